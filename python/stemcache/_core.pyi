@@ -1,0 +1,346 @@
+"""The Rust core, as Python sees it. `stemcache` re-exports all of it.
+
+Lengths are in tokens (in pairs, for a bigram index), slots are numbers from 1 up, and every length that a
+call returns counts from the root. A call that is refused has changed nothing.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+# int64 and int32 arrays, array('q'), and CPU tensors are read without a copy per element in Python.
+Integers: TypeAlias = npt.NDArray[np.integer[Any]] | Sequence[int] | Any
+Reason: TypeAlias = Literal["namespace", "limit", "state evicted", "no state", "miss"]
+
+@final
+class RadixIndex:
+    """A radix tree over token ids that knows which KV slots and which recurrent states are kept for which prefixes.
+
+    Args:
+        page_size: tokens in a page; matches, edges and splits are whole pages.
+        chunk_size: the grid of branching points, a multiple of `page_size`. None: the smallest multiple that is
+            at least 64.
+        bigram: keys are EAGLE's view of n + 1 tokens as n overlapping pairs; all lengths then count pairs.
+        policy: which unlocked entry goes first; only "lru" (exact) so far.
+        events: keep the queue that `take_events` drains. "states" adds the events of recurrent states.
+
+    Raises:
+        InvalidArgumentError: a size of 0, a chunk that is not whole pages, an unknown policy.
+    """
+
+    def __new__(
+        cls,
+        page_size: int = 1,
+        chunk_size: int | None = None,
+        bigram: bool = False,
+        policy: str = "lru",
+        events: bool | Literal["states"] = False,
+    ) -> RadixIndex: ...
+    def match(
+        self,
+        tokens: Integers,
+        namespace: str | None = ...,
+        limit: int | None = None,
+        after: int | None = None,
+        lock: bool = False,
+    ) -> Match:
+        """Finds the longest prefix of `tokens` from whose end a model can go on, and makes its path most recent.
+
+        Args:
+            tokens: [n] token ids; the key is floored to whole pages.
+            namespace: LoRA id, tenant, cache salt; None and "" are two namespaces. May be left out with `after`.
+            limit: match at most this many tokens (an engine must compute one, so it passes n - 1).
+            after: a node to go on from: `tokens` and `limit` then count from its end. The answer is that of the
+                whole key, with only the slots past the node.
+            lock: take the lock in the same call; `Match.lock` holds the receipt, also after a miss (of nothing).
+
+        Raises:
+            StaleNodeError: `after` is gone.
+            InvalidArgumentError: a negative limit; another namespace than the node's.
+        """
+    def peek(
+        self, tokens: Integers, namespace: str | None = ..., limit: int | None = None, after: int | None = None
+    ) -> Match:
+        """`match` that touches nothing: no recency, no counters, no lock."""
+    def insert(
+        self,
+        tokens: Integers,
+        slots: Integers,
+        state_slot: int,
+        namespace: str | None = ...,
+        owned: int = 0,
+        after: int | None = None,
+        state_length: int | None = None,
+    ) -> Insert:
+        """Gives the tree the KV of `tokens` and the recurrent state after exactly that many.
+
+        The caller gives up `slots` up to the floored length: what the tree had already comes back as `freed_slots`.
+        The state is the tree's unless `state_exists`.
+
+        Args:
+            tokens: [n] token ids, floored to whole pages.
+            slots: [>= floored n] KV slots, one a token. Not read in the first `owned`.
+            state_slot: the slot of the state.
+            owned: how many slots at the front are the tree's own already (they came from a match).
+            after: a node that the caller holds a lock on: tokens, slots and owned count from its end.
+            state_length: tokens that the state has consumed, from the root. None: the key's length before flooring.
+
+        Raises:
+            InvalidArgumentError: the state does not lie at the floored end; too few slots; `owned` exceeds what the
+                tree holds; with events on, an id that does not fit u32.
+            SlotOwnershipError: a slot that the tree owns, one given twice, 0, or a negative one.
+            StaleNodeError: `after` is gone.
+        """
+    def advance(
+        self,
+        lock: Lock,
+        tokens: Integers,
+        slots: Integers,
+        state_slot: int,
+        owned: int = 0,
+        state_length: int | None = None,
+    ) -> Advance:
+        """Inserts after the lock's node and moves the lock to the new end, in one step that looks at new tokens only.
+
+        The old lock is used up; nothing happened to it if the call is refused.
+
+        Raises:
+            NotLockedError: the lock was released.
+            StaleNodeError: the lock is from before a reset.
+            InvalidArgumentError, SlotOwnershipError: as for `insert`.
+        """
+    def lock(self, node: int) -> Lock:
+        """Protects the node's state (if it has one) and the KV of its whole path from eviction.
+
+        Raises:
+            StaleNodeError: the node is gone.
+        """
+    def unlock_state(self, lock: Lock) -> None:
+        """Releases the state part of a lock early: the state was copied, the KV is still read.
+
+        Raises:
+            NotLockedError: the lock was released, or holds no state.
+            StaleNodeError: the lock is from before a reset.
+        """
+    def unlock(self, lock: Lock) -> None:
+        """Gives back exactly what the lock took.
+
+        Raises:
+            NotLockedError: it was released already.
+            StaleNodeError: the lock is from before a reset.
+        """
+    def evict(self, tokens: int = 0, states: int = 0) -> Evicted:
+        """Frees at least so many tokens, then so many states more, least recently used first, locked ones never.
+
+        Gives what there is when that is less; 0 or less frees nothing.
+        """
+    def drop_namespace(self, namespace: str | None) -> Evicted:
+        """Drops everything unlocked in a namespace: an unloaded LoRA, a tenant gone."""
+    def reset(self) -> Evicted:
+        """Empties the tree and gives every slot back. Every handle and lock becomes stale."""
+    def take_events(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared | StateStored | StateRemoved]:
+        """The events since the last call, in order. Empty when events are off."""
+    def all_slots(self) -> Int64Array:
+        """Every KV slot in the tree."""
+    def all_state_slots(self) -> Int64Array:
+        """Every state slot in the tree."""
+    def stats(self) -> Stats:
+        """Counters since the index was made."""
+    def check_invariants(self) -> None:
+        """Recomputes every count, list and link from scratch.
+
+        Raises:
+            InvariantError: with all violations, each by its number in SPEC section 3.
+        """
+    def dump(self) -> str:
+        """The tree and both recency orders as text, the same for equal trees."""
+    def digest(self) -> int:
+        """64 bits over namespaces, keys, slots, states, locks and both recency orders, the same on every machine."""
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def chunk_size(self) -> int: ...
+    @property
+    def total_tokens(self) -> int: ...
+    @property
+    def total_states(self) -> int: ...
+    @property
+    def evictable_tokens(self) -> int: ...
+    @property
+    def evictable_states(self) -> int: ...
+    @property
+    def protected_tokens(self) -> int: ...
+    @property
+    def protected_states(self) -> int: ...
+    @property
+    def node_count(self) -> int: ...
+
+@final
+class Match:
+    """What a match found. All lengths count from the root."""
+
+    @property
+    def length(self) -> int:
+        """Usable tokens: KV and a state at its end."""
+    @property
+    def slots(self) -> Int64Array:
+        """KV slots of the usable tokens (past `after`, if that was given)."""
+    @property
+    def node(self) -> int | None:
+        """The node whose state a model goes on from; None without a hit."""
+    @property
+    def state_slot(self) -> int | None: ...
+    @property
+    def kv_length(self) -> int:
+        """Tokens whose KV is there, whatever the states."""
+    @property
+    def branching_length(self) -> int | None:
+        """Where a checkpoint would have made this hit longer: chunk-aligned, past `length`."""
+    @property
+    def reason(self) -> Reason | None:
+        """Why `length` is short of the key; None if it is not."""
+    @property
+    def lock(self) -> Lock | None:
+        """The receipt, if `lock=True` was asked for."""
+
+@final
+class Insert:
+    """What an insert did."""
+
+    @property
+    def prefix_length(self) -> int:
+        """Tokens of the key that the tree had before, from the root."""
+    @property
+    def state_exists(self) -> bool:
+        """The end has a state already: the one given is still the caller's."""
+    @property
+    def freed_slots(self) -> Int64Array:
+        """Slots given for tokens that the tree had: the caller frees them."""
+    @property
+    def node(self) -> int | None:
+        """The node at the key's end; None for an empty key."""
+
+@final
+class Advance:
+    """What an advance did."""
+
+    @property
+    def insert(self) -> Insert: ...
+    @property
+    def slots(self) -> Int64Array:
+        """The tree's own slots of the new part."""
+    @property
+    def lock(self) -> Lock:
+        """The lock on the new end."""
+
+@final
+class Evicted:
+    """The slots that a call took out of the tree: the caller frees them."""
+
+    @property
+    def kv_slots(self) -> Int64Array: ...
+    @property
+    def state_slots(self) -> Int64Array: ...
+
+@final
+class Lock:
+    """The receipt of a lock. As a context manager it is released at the end, if it is still held then."""
+
+    @property
+    def node(self) -> int | None:
+        """The locked node; None if there was no hit to lock, or it was released."""
+    @property
+    def held(self) -> bool: ...
+    def __enter__(self) -> Lock: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class Stats:
+    """Counters since the index was made; `as_dict` for those who export them."""
+
+    @property
+    def matches(self) -> int: ...
+    @property
+    def matched_tokens(self) -> int:
+        """Usable tokens over all matches."""
+    @property
+    def kv_only_tokens(self) -> int:
+        """Tokens whose KV was there but no state: hits lost for want of a checkpoint."""
+    @property
+    def short_by_namespace(self) -> int: ...
+    @property
+    def short_by_limit(self) -> int: ...
+    @property
+    def short_by_state_evicted(self) -> int: ...
+    @property
+    def short_by_no_state(self) -> int: ...
+    @property
+    def short_by_miss(self) -> int: ...
+    @property
+    def inserts(self) -> int: ...
+    @property
+    def stored_tokens(self) -> int: ...
+    @property
+    def duplicate_tokens(self) -> int: ...
+    @property
+    def stored_states(self) -> int: ...
+    @property
+    def duplicate_states(self) -> int: ...
+    @property
+    def splits(self) -> int: ...
+    @property
+    def evicted_tokens(self) -> int: ...
+    @property
+    def evicted_states(self) -> int: ...
+    @property
+    def tombstoned_states(self) -> int:
+        """Of the evicted states, those whose KV stayed."""
+    @property
+    def locks_held(self) -> int: ...
+    def as_dict(self) -> dict[str, int]: ...
+
+@final
+class BlockStored:
+    """One page that the tree took."""
+
+    @property
+    def block_hashes(self) -> list[int]: ...
+    @property
+    def parent_block_hash(self) -> int | None: ...
+    @property
+    def token_ids(self) -> list[int] | list[tuple[int, int]]: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def namespace(self) -> str | None: ...
+
+@final
+class BlockRemoved:
+    """One page that the tree dropped."""
+
+    @property
+    def block_hashes(self) -> list[int]: ...
+
+@final
+class AllBlocksCleared:
+    """The tree was reset."""
+
+@final
+class StateStored:
+    """A recurrent state was kept at the end of the page with this hash."""
+
+    @property
+    def block_hashes(self) -> list[int]: ...
+
+@final
+class StateRemoved:
+    """The recurrent state at the end of the page with this hash was dropped."""
+
+    @property
+    def block_hashes(self) -> list[int]: ...
