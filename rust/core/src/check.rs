@@ -263,3 +263,6 @@ fn check_leaf(report: &mut Report, index: u32, node: &Node) {
 fn side(account: &mut Account, locks: u32) -> &mut usize {
     if locks == 0 { &mut account.evictable } else { &mut account.protected }
 }
+
+#[cfg(test)]
+mod tests;

@@ -156,3 +156,6 @@ impl Queue {
         self.stand(nodes, entry.node, Standing::Heaped { position: at as u32 });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+"""stemcache: the prefix cache for hybrid (attention + recurrent) language models.
+
+`RadixIndex` knows which KV slots and which recurrent states are kept for which token prefixes; the allocators know
+who owns each slot. Neither needs torch.
+"""
+
+from stemcache._core import (
+    Advance,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Evicted,
+    Insert,
+    Lock,
+    Match,
+    RadixIndex,
+    StateRemoved,
+    StateStored,
+    Stats,
+    __version__,
+)
+from stemcache.errors import (
+    CacheError,
+    InvalidArgumentError,
+    InvariantError,
+    NotLockedError,
+    OutOfSlotsError,
+    SlotOwnershipError,
+    StaleNodeError,
+)
+
+__all__ = [
+    "Advance",
+    "AllBlocksCleared",
+    "BlockRemoved",
+    "BlockStored",
+    "CacheError",
+    "Evicted",
+    "Insert",
+    "InvalidArgumentError",
+    "InvariantError",
+    "Lock",
+    "Match",
+    "NotLockedError",
+    "OutOfSlotsError",
+    "RadixIndex",
+    "SlotOwnershipError",
+    "StaleNodeError",
+    "StateRemoved",
+    "StateStored",
+    "Stats",
+    "__version__",
+]
