@@ -103,7 +103,7 @@ impl Driver {
             "evictable_tokens={evictable} protected_tokens={protected} evictable_states={free_states} \
              protected_states={locked_states} nodes={} locks={}",
             self.oracle.node_count(),
-            self.oracle.locks_held()
+            self.oracle.held_receipts().len()
         )
     }
 
@@ -215,6 +215,33 @@ impl Driver {
     }
 
     // ---- Names ----
+
+    /// Where a key that begins here begins for the oracle; None for a node that is gone.
+    pub(crate) fn from(&mut self, at: &At) -> Option<From> {
+        let (_, from) = self.start(at)?;
+        self.oracle.peek(&from, &[], None).ok().map(|_| from)
+    }
+
+    pub(crate) fn from_of_receipt(&self, receipt: usize) -> Option<From> {
+        self.receipts.get(receipt).map(|(_, lock)| self.oracle.from_of(*lock))
+    }
+
+    pub(crate) fn receipt_name(&self, lock: usize) -> usize {
+        self.receipts.iter().position(|(_, known)| *known == lock).expect("every lock of the oracle is named")
+    }
+
+    /// How long the key is before these tokens, and how many of them the tree has.
+    pub(crate) fn known(&mut self, from: &From, tokens: &[i64]) -> (usize, usize) {
+        let boundary = match from {
+            From::After(node) | From::AfterIn(node, _) if self.config.bigram => self.oracle.last_token(*node),
+            _ => None,
+        };
+        let tokens: Vec<i64> = boundary.into_iter().chain(tokens.iter().copied()).collect();
+        let mut kv_length =
+            |tokens: &[i64]| self.oracle.peek(from, tokens, None).map_or(0, |found| found.kv_length);
+        let start = kv_length(&[]);
+        (start, kv_length(&tokens) - start)
+    }
 
     fn start<'a>(&self, at: &'a At) -> Option<(Start<'a>, From)> {
         Some(match at {
@@ -343,7 +370,11 @@ impl Driver {
         same("sizes", &self.oracle.sizes(), &got)?;
         same("node_count", &self.oracle.node_count(), &self.tree.node_count())?;
         same("KV slots in the tree", &sorted(self.oracle.kv_slots()), &sorted(self.tree.kv_slots()))?;
-        same("state slots in the tree", &sorted(self.oracle.state_slots()), &sorted(self.tree.state_slots()))?;
+        same(
+            "state slots in the tree",
+            &sorted(self.oracle.state_slots()),
+            &sorted(self.tree.state_slots()),
+        )?;
         self.look_at_digest()?;
         let events = self.tree.take_events();
         if self.config.events == EventMode::Off {
@@ -475,7 +506,8 @@ fn found_words(words: &mut String, found: &Found, receipt: Option<usize>) {
         Some(Reason::Miss) => "miss",
     };
     let _ = write!(words, "length={} kv={} reason={reason}", found.length, found.kv_length);
-    let _ = write!(words, " node={} branch={}", or_none("@", found.node), or_none("", found.branching_length));
+    let _ =
+        write!(words, " node={} branch={}", or_none("@", found.node), or_none("", found.branching_length));
     let _ = write!(words, " receipt={}", or_none("#", receipt));
 }
 

@@ -172,7 +172,11 @@ impl Oracle {
     }
 
     /// What was stored, the tree's slots of the new part, and the number of the new receipt.
-    pub(crate) fn advance(&mut self, receipt: usize, entry: &Entry<'_>) -> Verdict<(Stored, Vec<i64>, usize)> {
+    pub(crate) fn advance(
+        &mut self,
+        receipt: usize,
+        entry: &Entry<'_>,
+    ) -> Verdict<(Stored, Vec<i64>, usize)> {
         self.held(receipt)?;
         let start = self.locks[receipt].on.clone();
         let (stored, end) = self.store(&start, entry)?;
@@ -214,7 +218,8 @@ impl Oracle {
         }
         let before = freed.states.len();
         while freed.states.len() - before < states {
-            let Some(place) = self.state_order.iter().find(|place| self.state_locks(place) == 0).cloned() else {
+            let Some(place) = self.state_order.iter().find(|place| self.state_locks(place) == 0).cloned()
+            else {
                 break;
             };
             self.evict_state(place, &mut freed);
@@ -224,7 +229,8 @@ impl Oracle {
 
     pub(crate) fn drop_namespace(&mut self, namespace: &Namespace) -> Freed {
         let mut freed = Freed::default();
-        let all: Vec<Place> = self.nodes.keys().filter(|place| place.namespace == *namespace).cloned().collect();
+        let all: Vec<Place> =
+            self.nodes.keys().filter(|place| place.namespace == *namespace).cloned().collect();
         for place in all.iter().rev() {
             if self.kv_locks(place) == 0 {
                 self.delete(place, &mut freed);
@@ -268,14 +274,22 @@ impl Oracle {
         self.nodes.len()
     }
 
-    pub(crate) fn locks_held(&self) -> usize {
-        self.locks.iter().filter(|lock| lock.held && lock.life == self.life).count()
-    }
-
     /// The last token before a node's end: what a bigram key that goes on from there must repeat.
     pub(crate) fn last_token(&self, node: u64) -> Option<i64> {
         let place = self.place_of(node)?;
         place.pages.last().map(|page| self.last_of_page(*page))
+    }
+
+    /// The receipts that can still be given back.
+    pub(crate) fn held_receipts(&self) -> Vec<usize> {
+        let held = |number: &usize| self.locks[*number].held && self.locks[*number].life == self.life;
+        (0..self.locks.len()).filter(held).collect()
+    }
+
+    /// Where an advance of this receipt begins.
+    pub(crate) fn from_of(&self, receipt: usize) -> From {
+        let on = &self.locks[receipt].on;
+        self.nodes.get(on).map_or_else(|| From::Root(on.namespace.clone()), |node| From::After(node.id))
     }
 
     /// The same for what a receipt locks.
@@ -434,7 +448,9 @@ impl Oracle {
 
     /// The smallest whole number of pages that is at least 64, unless one was given.
     fn chunk(&self) -> usize {
-        self.config.chunk_size.unwrap_or_else(|| 64_usize.div_ceil(self.config.page_size) * self.config.page_size)
+        self.config
+            .chunk_size
+            .unwrap_or_else(|| 64_usize.div_ceil(self.config.page_size) * self.config.page_size)
     }
 
     // ---- Insert ----
@@ -446,7 +462,8 @@ impl Oracle {
         let had = self.walk(&key);
         self.approve(start, &key, had, entry)?;
         if key.len() == 0 {
-            let nothing = Stored { prefix_length: 0, state_exists: true, freed_slots: Vec::new(), node: None };
+            let nothing =
+                Stored { prefix_length: 0, state_exists: true, freed_slots: Vec::new(), node: None };
             return Ok((nothing, key));
         }
         let known = (had - start.len()) * page;
@@ -472,18 +489,15 @@ impl Oracle {
         let length = (key.len() - start.len()) * page;
         let owned = entry.owned.min(length);
         let state_at = entry.state_length.unwrap_or(start.len() * page + self.units(entry.tokens).len());
+        let events = self.config.events != stemcache::EventMode::Off;
+        let odd = |token: &i64| u32::try_from(*token).is_err();
         let mut wrong = Vec::new();
-        if state_at != key.len() * page {
+        if state_at != key.len() * page || events && entry.tokens.iter().any(odd) {
             wrong.push(Mistake::Argument);
         }
         if key.len() > 0 {
             let read = entry.slots.get(owned..length.min(entry.slots.len())).unwrap_or_default();
-            let events = self.config.events != stemcache::EventMode::Off;
-            let odd = |token: &i64| u32::try_from(*token).is_err();
-            if entry.slots.len() < length
-                || start.len() * page + owned > had * page
-                || events && entry.tokens.iter().any(odd)
-            {
+            if entry.slots.len() < length || start.len() * page + owned > had * page {
                 wrong.push(Mistake::Argument);
             }
             wrong.extend(self.wrong_slots(read, &self.kv_slots()));

@@ -7,6 +7,8 @@ const CHUNK_WORDS: usize = CHUNK_BITS / 64;
 type Chunk = Box<[u64; CHUNK_WORDS]>;
 
 /// A set of slot numbers from 1 to `u32::MAX`. Memory is one bit for each number, in chunks of 8 KiB as needed.
+///
+/// Allocators mostly hand out ascending runs, so slots are taken in blocks: a block that is a run costs two words.
 pub(crate) struct SlotSet {
     /// `KV` or `state`, for messages.
     kind: &'static str,
@@ -24,8 +26,7 @@ impl SlotSet {
     }
 
     pub(crate) fn contains(&self, slot: u32) -> bool {
-        let chunk = self.chunks.get(slot as usize / CHUNK_BITS).and_then(Option::as_ref);
-        chunk.is_some_and(|chunk| chunk[word_of(slot)] & bit_of(slot) != 0)
+        self.word(slot as usize / 64) & bits(slot as usize % 64, 1) != 0
     }
 
     /// Whether `slot` is a number that a slot can have, and not in the set.
@@ -36,50 +37,65 @@ impl SlotSet {
 
     /// Adds all, or none when one is no slot, is in the set already or comes twice.
     pub(crate) fn add_all(&mut self, slots: &[i64]) -> Result<()> {
-        for (done, &slot) in slots.iter().enumerate() {
-            if let Err(error) = self.number(slot).and_then(|number| self.add(number)) {
-                self.remove_given(&slots[..done]);
-                return Err(self.twice(slots, done).unwrap_or(error));
+        let mut done = 0;
+        for run in runs(slots) {
+            if !self.add_run(run) {
+                self.remove_all(&slots[..done]);
+                return Err(self.complaint(slots, done));
             }
+            done += run.len;
         }
         Ok(())
     }
 
     /// Adds one slot that `check` has accepted.
-    pub(crate) fn add(&mut self, slot: u32) -> Result<()> {
-        let chunk = slot as usize / CHUNK_BITS;
-        if chunk >= self.chunks.len() {
-            self.chunks.resize_with(chunk + 1, || None);
+    pub(crate) fn add(&mut self, slot: u32) {
+        self.add_run(Run { first: i64::from(slot), len: 1 });
+    }
+
+    /// Takes slots out that are all in the set.
+    pub(crate) fn remove_all<T: Copy + Into<i64>>(&mut self, slots: &[T]) {
+        for Run { first, len } in runs(slots) {
+            for (word, mask) in masks(first as usize, len) {
+                *self.word_mut(word) &= !mask;
+            }
+            self.len -= len;
         }
-        let chunk = self.chunks[chunk].get_or_insert_with(|| Box::new([0; CHUNK_WORDS]));
-        let word = &mut chunk[word_of(slot)];
-        if *word & bit_of(slot) != 0 {
-            return Err(self.taken(i64::from(slot)));
-        }
-        *word |= bit_of(slot);
-        self.len += 1;
-        Ok(())
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {
-        if let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK_BITS) {
-            let word = &mut chunk[word_of(slot)];
-            self.len -= usize::from(*word & bit_of(slot) != 0);
-            *word &= !bit_of(slot);
-        }
+        self.remove_all(&[slot]);
     }
 
-    pub(crate) fn remove_all(&mut self, slots: &[u32]) {
-        for &slot in slots {
-            self.remove(slot);
+    /// Adds a run, or nothing (false) when some of it is no slot or in the set already.
+    fn add_run(&mut self, run: Run) -> bool {
+        let last = run.first.saturating_add(run.len as i64 - 1);
+        if run.first < 1 || last > i64::from(u32::MAX) {
+            return false;
         }
+        let words = || masks(run.first as usize, run.len);
+        if words().any(|(word, mask)| self.word(word) & mask != 0) {
+            return false;
+        }
+        for (word, mask) in words() {
+            *self.word_mut(word) |= mask;
+        }
+        self.len += run.len;
+        true
     }
 
-    /// Takes out slots that `add_all` has just accepted, as the caller gave them.
-    pub(crate) fn remove_given(&mut self, slots: &[i64]) {
-        for &slot in slots {
-            self.remove(slot as u32);
+    /// Why the slots from `done` on were refused; those before it were fine.
+    fn complaint(&self, slots: &[i64], done: usize) -> Error {
+        for (at, &slot) in slots.iter().enumerate().skip(done) {
+            if let Some(first) = slots[..at].iter().position(|earlier| *earlier == slot) {
+                let problem = format!("is given twice, at {first} and at {at}");
+                return Error::SlotOwner { kind: self.kind, slot, problem };
+            }
+            if let Err(error) = self.check(slot) {
+                return error;
+            }
         }
+        unreachable!("one of the slots was refused")
     }
 
     fn number(&self, slot: i64) -> Result<u32> {
@@ -93,18 +109,53 @@ impl SlotSet {
         Error::SlotOwner { kind: self.kind, slot, problem: "is the tree's already".into() }
     }
 
-    /// The better message when the slot at `at` was refused because it stands earlier in `slots`, too.
-    fn twice(&self, slots: &[i64], at: usize) -> Option<Error> {
-        let first = slots[..at].iter().position(|slot| *slot == slots[at])?;
-        let problem = format!("is given twice, at {first} and at {at}");
-        Some(Error::SlotOwner { kind: self.kind, slot: slots[at], problem })
+    fn word(&self, word: usize) -> u64 {
+        let chunk = self.chunks.get(word / CHUNK_WORDS).and_then(Option::as_ref);
+        chunk.map_or(0, |chunk| chunk[word % CHUNK_WORDS])
+    }
+
+    fn word_mut(&mut self, word: usize) -> &mut u64 {
+        let chunk = word / CHUNK_WORDS;
+        if chunk >= self.chunks.len() {
+            self.chunks.resize_with(chunk + 1, || None);
+        }
+        &mut self.chunks[chunk].get_or_insert_with(|| Box::new([0; CHUNK_WORDS]))[word % CHUNK_WORDS]
     }
 }
 
-fn word_of(slot: u32) -> usize {
-    slot as usize % CHUNK_BITS / 64
+/// `len` consecutive numbers.
+#[derive(Clone, Copy)]
+struct Run {
+    first: i64,
+    len: usize,
 }
 
-fn bit_of(slot: u32) -> u64 {
-    1 << (slot % 64)
+/// The slots as runs, none longer than a block. What is no run of a whole block comes one by one.
+fn runs<T: Copy + Into<i64>>(slots: &[T]) -> impl Iterator<Item = Run> {
+    slots.chunks(64).flat_map(|block| {
+        let first: i64 = block[0].into();
+        // Not an early exit but a sum over the block: it compiles to vector instructions.
+        let strays = block
+            .iter()
+            .zip(0_i64..)
+            .fold(0, |strays, (&slot, step)| strays | (slot.into() ^ first.wrapping_add(step)));
+        let len = if strays == 0 { block.len() } else { 1 };
+        block.iter().step_by(len).map(move |&slot| Run { first: slot.into(), len })
+    })
 }
+
+/// The words that a run touches, with its bits in each.
+fn masks(first: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+    let (word, bit) = (first / 64, first % 64);
+    let here = len.min(64 - bit);
+    let rest = (len > here).then(|| (word + 1, bits(0, len - here)));
+    std::iter::once((word, bits(bit, here))).chain(rest)
+}
+
+/// `len` (1 to 64) bits from `bit` on.
+fn bits(bit: usize, len: usize) -> u64 {
+    (u64::MAX >> (64 - len)) << bit
+}
+
+#[cfg(test)]
+mod tests;

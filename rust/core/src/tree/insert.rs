@@ -180,11 +180,12 @@ impl Tree {
             self.touch(end);
         }
         let state_exists = self.nodes[end].has_state();
-        if !state_exists && self.state_owned.add(state).is_ok() {
+        if !state_exists {
+            self.state_owned.add(state);
             self.give_state(end, state);
         }
         let freed = &entry.slots[owned..walk.units.max(owned)];
-        self.kv_owned.remove_given(freed);
+        self.kv_owned.remove_all(freed);
         self.count_insert(units - walk.units, walk.units - owned, state_exists);
         Inserted {
             prefix_length,

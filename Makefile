@@ -1,0 +1,85 @@
+# `make demo` and `make test` do all the set-up they need, in .venv or in VENV=dir. A rerun costs seconds.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+CARGO ?= cargo
+SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml') \
+	Cargo.toml Cargo.lock pyproject.toml README.md
+
+say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test rust-checks rust-tests python-checks python-tests deep bench clean
+
+help:
+	@echo 'make demo    set up, then replay a generated chat workload through the cache'
+	@echo 'make test    set up, then run every check and test'
+	@echo 'make deep    the model tests at length: over a million operations (some minutes)'
+	@echo 'make bench   the benchmarks of the core (criterion) and of the binding'
+	@echo 'VENV=dir     use another virtual environment than .venv'
+
+$(BIN)/python:
+	$(call say,making a virtual environment in $(VENV))
+	$(PYTHON) -m venv $(VENV)
+
+# The tools, from pyproject's dev group, so that there is one list of them.
+$(VENV)/.tools: pyproject.toml | $(BIN)/python
+	$(call say,installing the tools)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@touch $@
+
+$(VENV)/.installed: $(SOURCES) | $(VENV)/.tools
+	$(call say,building the wheel and installing it)
+	@rm -rf $(VENV)/wheel
+	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python --out $(VENV)/wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(ls $(VENV)/wheel/*.whl)[report]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(VENV)/wheel/*.whl
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(call say,replaying a generated chat workload through the real index and allocators)
+	$(BIN)/stemcache replay --workload chat --requests 2000 --kv-tokens 400000 --states 600 \
+		--checkpoint ends,branches --report $(VENV)/demo.html
+	@echo 'The same as pictures: $(VENV)/demo.html'
+
+test: rust-checks rust-tests python-checks python-tests
+	$(call say,everything passed)
+
+rust-checks:
+	$(call say,rustfmt and clippy)
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+
+rust-tests:
+	$(call say,the core: unit tests and the model tests against the oracle)
+	$(CARGO) test --locked
+	$(call say,the documentation builds without a warning)
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked --quiet
+
+python-checks: $(VENV)/.installed
+	$(call say,ruff, mypy and stubtest)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest stemcache._core
+
+python-tests: $(VENV)/.installed
+	$(call say,the package: pytest)
+	$(BIN)/python -m pytest -q
+
+deep:
+	$(call say,the model tests at length)
+	MODEL_CASES=20000 $(CARGO) test --release --locked --test model
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q tests/python/test_state_machine.py
+
+bench: $(VENV)/.installed
+	$(call say,the core)
+	$(CARGO) bench --locked
+	$(call say,the binding)
+	$(BIN)/python benches/python/bench_binding.py
+
+clean:
+	$(CARGO) clean
+	rm -rf $(VENV)
