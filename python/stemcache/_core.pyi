@@ -11,10 +11,32 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
+_Int64Array: TypeAlias = npt.NDArray[np.int64]
 # int64 and int32 arrays, array('q'), and CPU tensors are read without a copy per element in Python.
-Integers: TypeAlias = npt.NDArray[np.integer[Any]] | Sequence[int] | Any
-Reason: TypeAlias = Literal["namespace", "limit", "state evicted", "no state", "miss"]
+_Integers: TypeAlias = npt.NDArray[np.integer[Any]] | Sequence[int] | Any
+_Reason: TypeAlias = Literal["namespace", "limit", "state evicted", "no state", "miss"]
+
+__all__ = [
+    "__version__",
+    "Advance",
+    "AllBlocksCleared",
+    "Audit",
+    "BlockRemoved",
+    "BlockStored",
+    "Evicted",
+    "Insert",
+    "KvAllocator",
+    "Lock",
+    "Match",
+    "PagedKvAllocator",
+    "RadixIndex",
+    "StateAllocator",
+    "StateRemoved",
+    "StateStored",
+    "Stats",
+]
+
+__version__: str
 
 @final
 class RadixIndex:
@@ -38,11 +60,11 @@ class RadixIndex:
         chunk_size: int | None = None,
         bigram: bool = False,
         policy: str = "lru",
-        events: bool | Literal["states"] = False,
+        events: bool | Literal["states"] = ...,
     ) -> RadixIndex: ...
     def match(
         self,
-        tokens: Integers,
+        tokens: _Integers,
         namespace: str | None = ...,
         limit: int | None = None,
         after: int | None = None,
@@ -63,13 +85,13 @@ class RadixIndex:
             InvalidArgumentError: a negative limit; another namespace than the node's.
         """
     def peek(
-        self, tokens: Integers, namespace: str | None = ..., limit: int | None = None, after: int | None = None
+        self, tokens: _Integers, namespace: str | None = ..., limit: int | None = None, after: int | None = None
     ) -> Match:
         """`match` that touches nothing: no recency, no counters, no lock."""
     def insert(
         self,
-        tokens: Integers,
-        slots: Integers,
+        tokens: _Integers,
+        slots: _Integers,
         state_slot: int,
         namespace: str | None = ...,
         owned: int = 0,
@@ -98,8 +120,8 @@ class RadixIndex:
     def advance(
         self,
         lock: Lock,
-        tokens: Integers,
-        slots: Integers,
+        tokens: _Integers,
+        slots: _Integers,
         state_slot: int,
         owned: int = 0,
         state_length: int | None = None,
@@ -144,9 +166,9 @@ class RadixIndex:
         """Empties the tree and gives every slot back. Every handle and lock becomes stale."""
     def take_events(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared | StateStored | StateRemoved]:
         """The events since the last call, in order. Empty when events are off."""
-    def all_slots(self) -> Int64Array:
+    def all_slots(self) -> _Int64Array:
         """Every KV slot in the tree."""
-    def all_state_slots(self) -> Int64Array:
+    def all_state_slots(self) -> _Int64Array:
         """Every state slot in the tree."""
     def stats(self) -> Stats:
         """Counters since the index was made."""
@@ -187,7 +209,7 @@ class Match:
     def length(self) -> int:
         """Usable tokens: KV and a state at its end."""
     @property
-    def slots(self) -> Int64Array:
+    def slots(self) -> _Int64Array:
         """KV slots of the usable tokens (past `after`, if that was given)."""
     @property
     def node(self) -> int | None:
@@ -201,7 +223,7 @@ class Match:
     def branching_length(self) -> int | None:
         """Where a checkpoint would have made this hit longer: chunk-aligned, past `length`."""
     @property
-    def reason(self) -> Reason | None:
+    def reason(self) -> _Reason | None:
         """Why `length` is short of the key; None if it is not."""
     @property
     def lock(self) -> Lock | None:
@@ -218,7 +240,7 @@ class Insert:
     def state_exists(self) -> bool:
         """The end has a state already: the one given is still the caller's."""
     @property
-    def freed_slots(self) -> Int64Array:
+    def freed_slots(self) -> _Int64Array:
         """Slots given for tokens that the tree had: the caller frees them."""
     @property
     def node(self) -> int | None:
@@ -231,7 +253,7 @@ class Advance:
     @property
     def insert(self) -> Insert: ...
     @property
-    def slots(self) -> Int64Array:
+    def slots(self) -> _Int64Array:
         """The tree's own slots of the new part."""
     @property
     def lock(self) -> Lock:
@@ -242,9 +264,9 @@ class Evicted:
     """The slots that a call took out of the tree: the caller frees them."""
 
     @property
-    def kv_slots(self) -> Int64Array: ...
+    def kv_slots(self) -> _Int64Array: ...
     @property
-    def state_slots(self) -> Int64Array: ...
+    def state_slots(self) -> _Int64Array: ...
 
 @final
 class Lock:
@@ -257,7 +279,7 @@ class Lock:
     def held(self) -> bool: ...
     def __enter__(self) -> Lock: ...
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
 @final
@@ -344,3 +366,183 @@ class StateRemoved:
 
     @property
     def block_hashes(self) -> list[int]: ...
+
+@final
+class Audit:
+    """Where every slot of a pool is."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def available(self) -> int: ...
+    @property
+    def pending(self) -> int:
+        """Slots freed in an open free group, or reserved by an open alloc group."""
+    @property
+    def partial(self) -> int:
+        """Free slots in pages that are partly handed out."""
+    @property
+    def owners(self) -> dict[str | None, _Int64Array]:
+        """The slots of each owner, ascending; None is who gave no label."""
+    @property
+    def problems(self) -> list[str]:
+        """Every slot in two places or in none, every count that is wrong. Empty in a sound pool."""
+
+@final
+class KvAllocator:
+    """KV slots 1 to `size`, one by one. A call costs what it moves, whatever the size of the pool.
+
+    Args:
+        size: slots, without the dummy slot 0.
+        need_sort: sort released slots before they are handed out again, so that allocations stay contiguous.
+
+    Raises:
+        InvalidArgumentError: a size of 0, or past 2^30.
+    """
+
+    def __new__(cls, size: int, need_sort: bool = False) -> KvAllocator: ...
+    def alloc(self, n: int, owner: str | None = None) -> _Int64Array | None:
+        """Hands out n slots under a label (say, the request's id), or None when fewer are available.
+
+        Raises:
+            InvalidArgumentError: a negative n.
+        """
+    def free(self, slots: _Integers, owner: str | None = None) -> None:
+        """Takes slots back, all or none; with a label only from that owner.
+
+        Raises:
+            SlotOwnershipError: a slot that is free already, somebody else's, none of the pool's, or given twice.
+        """
+    def transfer(self, slots: _Integers, owner: str | None) -> None:
+        """Gives slots, whoever has them, to another owner, all or none.
+
+        Raises:
+            SlotOwnershipError: a slot that is free, none of the pool's, or given twice.
+        """
+    def audit(self) -> Audit:
+        """Where every slot is, recomputed from scratch: cost is that of the pool's size."""
+    @property
+    def available(self) -> int:
+        """Slots that could be handed out now."""
+    @property
+    def size(self) -> int: ...
+    def begin_free_group(self) -> None:
+        """Collects what is freed until the group ends. Groups nest; the outermost counts."""
+    def end_free_group(self) -> int:
+        """Ends a free group and returns how many slots became available by that."""
+
+@final
+class PagedKvAllocator:
+    """KV slots in pages: page 0 is the dummy, so slots go from `page_size` to `size + page_size - 1`.
+
+    Args:
+        size: slots, a multiple of `page_size`.
+        page_size: slots in a page.
+        need_sort: sort released pages before they are handed out again.
+
+    Raises:
+        InvalidArgumentError: a size of 0, past 2^30, or not whole pages.
+    """
+
+    def __new__(cls, size: int, page_size: int, need_sort: bool = False) -> PagedKvAllocator: ...
+    def alloc(self, n: int, owner: str | None = None) -> _Int64Array | None:
+        """Hands out n slots under a label (say, the request's id), or None when fewer are available.
+
+        Raises:
+            InvalidArgumentError: a negative n, or one that is not whole pages.
+        """
+    def free(self, slots: _Integers, owner: str | None = None) -> None:
+        """Takes slots back, all or none; with a label only from that owner.
+
+        Raises:
+            SlotOwnershipError: a slot that is free already, somebody else's, none of the pool's, or given twice.
+        """
+    def transfer(self, slots: _Integers, owner: str | None) -> None:
+        """Gives slots, whoever has them, to another owner, all or none.
+
+        Raises:
+            SlotOwnershipError: a slot that is free, none of the pool's, or given twice.
+        """
+    def audit(self) -> Audit:
+        """Where every slot is, recomputed from scratch: cost is that of the pool's size."""
+    @property
+    def available(self) -> int:
+        """Slots that could be handed out now."""
+    @property
+    def size(self) -> int: ...
+    def begin_free_group(self) -> None:
+        """Collects what is freed until the group ends. Groups nest; the outermost counts."""
+    def end_free_group(self) -> int:
+        """Ends a free group and returns how many slots became available by that."""
+    def alloc_extend(
+        self,
+        prefix_lengths: _Integers,
+        total_lengths: _Integers,
+        last_slots: _Integers,
+        owners: Sequence[str | None] | None = None,
+    ) -> _Int64Array | None:
+        """Hands out a slot for each token past the prefixes of a batch of requests, or None and nothing to anybody.
+
+        A request goes on right after its last slot, and on new pages when its last one is full.
+
+        Args:
+            prefix_lengths: [requests] tokens that have slots.
+            total_lengths: [requests] tokens that shall have slots.
+            last_slots: [requests] slot of each prefix's last token; not read where a prefix is whole pages.
+            owners: [requests] labels.
+
+        Returns:
+            The new slots, one request after the other.
+
+        Raises:
+            InvalidArgumentError: a total below its prefix, arrays of different lengths.
+            SlotOwnershipError: a last slot that such a request cannot have, or after which the page is taken.
+        """
+    def alloc_decode(
+        self, total_lengths: _Integers, last_slots: _Integers, owners: Sequence[str | None] | None = None
+    ) -> _Int64Array | None:
+        """`alloc_extend` by one token: `total_lengths` count that token."""
+    @property
+    def page_size(self) -> int: ...
+
+@final
+class StateAllocator:
+    """State slots 1 to `size`.
+
+    Args:
+        size: slots, without the dummy slot 0.
+
+    Raises:
+        InvalidArgumentError: a size of 0, or past 2^30.
+    """
+
+    def __new__(cls, size: int) -> StateAllocator: ...
+    def alloc(self, n: int, owner: str | None = None) -> _Int64Array | None:
+        """Hands out n slots under a label (say, the request's id), or None when fewer are available.
+
+        Raises:
+            InvalidArgumentError: a negative n.
+        """
+    def free(self, slots: _Integers, owner: str | None = None) -> None:
+        """Takes slots back, all or none; with a label only from that owner.
+
+        Raises:
+            SlotOwnershipError: a slot that is free already, somebody else's, none of the pool's, or given twice.
+        """
+    def transfer(self, slots: _Integers, owner: str | None) -> None:
+        """Gives slots, whoever has them, to another owner, all or none.
+
+        Raises:
+            SlotOwnershipError: a slot that is free, none of the pool's, or given twice.
+        """
+    def audit(self) -> Audit:
+        """Where every slot is, recomputed from scratch: cost is that of the pool's size."""
+    @property
+    def available(self) -> int:
+        """Slots that could be handed out now."""
+    @property
+    def size(self) -> int: ...
+    def begin_alloc_group(self, n: int) -> bool:
+        """Reserves n slots for the allocations to come; False, and no group, when fewer are available."""
+    def end_alloc_group(self) -> int:
+        """Ends an alloc group and returns how many reserved slots were left and are available again."""

@@ -20,7 +20,7 @@ use crate::driver::Driver;
 use crate::generate::{Generator, Random, config};
 use crate::ops::{Op, header};
 
-const CASES: u64 = 240;
+const CASES: u64 = 400;
 const STEPS: u64 = 90;
 
 /// What a default run must have seen this often, or the generator has gone blind.

@@ -57,6 +57,12 @@ impl Driver {
         self.nodes.len()
     }
 
+    /// Those of them that are in the tree.
+    pub(crate) fn nodes_alive(&self) -> Vec<usize> {
+        let alive = |place: &usize| self.oracle.last_token(self.nodes[*place].1).is_some();
+        (0..self.nodes.len()).filter(alive).collect()
+    }
+
     pub(crate) fn receipts_named(&self) -> usize {
         self.receipts.len()
     }

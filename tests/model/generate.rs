@@ -67,7 +67,7 @@ impl Generator {
     pub(crate) fn new(config: &Config, mut random: Random) -> Self {
         let letters = 2 + random.below(2);
         let (pages, states) = (8 + random.below(20), 3 + random.below(6));
-        let mut namespaces = vec![None; 4];
+        let mut namespaces = vec![None; 7];
         namespaces.extend([Some("x".to_owned()), Some(String::new())]);
         Self { random, config: config.clone(), letters, pages, states, namespaces, keys: vec![Vec::new()] }
     }
@@ -86,7 +86,7 @@ impl Generator {
                 Op::Peek { at, tokens, limit: self.limit() }
             }
             54..66 if receipts > 0 => self.advance(driver),
-            66..72 if nodes > 0 => Op::Lock(self.random.recent(nodes)),
+            66..72 if nodes > 0 => Op::Lock(self.node(driver)),
             72..77 if receipts > 0 => Op::UnlockState(self.receipt(driver)),
             77..87 if receipts > 0 => Op::Unlock(self.receipt(driver)),
             87..97 => self.evict(),
@@ -103,10 +103,12 @@ impl Generator {
             return Some(Op::Unlock(driver.receipt_name(*receipt)));
         }
         let [tokens, _, states, _] = driver.oracle.sizes();
-        match (by_states && states > 0, tokens + states > 0) {
-            (true, _) => Some(Op::Evict { tokens: 0, states: 1 }),
-            (false, true) => Some(Op::Evict { tokens: 1, states: 0 }),
-            (false, false) => None,
+        match (tokens, states) {
+            (0, 0) => None,
+            (tokens, states) if states > 0 && (by_states || tokens == 0) => {
+                Some(Op::Evict { tokens: 0, states: 1 })
+            }
+            _ => Some(Op::Evict { tokens: 1, states: 0 }),
         }
     }
 
@@ -150,12 +152,22 @@ impl Generator {
         }
     }
 
+    /// Mostly one that can be given back.
     fn receipt(&mut self, driver: &Driver) -> usize {
         let held = driver.oracle.held_receipts();
         if held.is_empty() || self.random.percent(12) {
             return self.random.recent(driver.receipts_named());
         }
         driver.receipt_name(self.random.pick(&held))
+    }
+
+    /// Mostly one that is still in the tree.
+    fn node(&mut self, driver: &Driver) -> usize {
+        let alive = driver.nodes_alive();
+        if alive.is_empty() || self.random.percent(15) {
+            return self.random.recent(driver.nodes_named());
+        }
+        self.random.pick(&alive)
     }
 
     fn namespace(&mut self) -> Namespace {
@@ -167,7 +179,7 @@ impl Generator {
         if nodes == 0 || self.random.percent(75) {
             return (At::Root(self.namespace()), Tokens(self.key()));
         }
-        let node = self.random.recent(nodes);
+        let node = self.node(driver);
         let at = match self.random.below(10) {
             0..7 => At::After(node),
             7..9 => At::AfterIn(node, None),
@@ -191,7 +203,7 @@ impl Generator {
         }
         self.keys.push(key.clone());
         self.keys.drain(..self.keys.len().saturating_sub(10));
-        if !key.is_empty() && self.random.percent(3) {
+        if key.len() > self.config.page_size && self.random.percent(3) {
             key[0] = self.random.pick(&[(1 << 32) + 1, -1, i64::MAX]);
         }
         key

@@ -491,8 +491,9 @@ impl Oracle {
         let state_at = entry.state_length.unwrap_or(start.len() * page + self.units(entry.tokens).len());
         let events = self.config.events != stemcache::EventMode::Off;
         let odd = |token: &i64| u32::try_from(*token).is_err();
+        let kept = if length == 0 { 0 } else { length + usize::from(self.config.bigram) };
         let mut wrong = Vec::new();
-        if state_at != key.len() * page || events && entry.tokens.iter().any(odd) {
+        if state_at != key.len() * page || events && entry.tokens[..kept].iter().any(odd) {
             wrong.push(Mistake::Argument);
         }
         if key.len() > 0 {

@@ -6,6 +6,7 @@
 // PyO3's and the interpreter's calling conventions decide these.
 #![expect(clippy::needless_pass_by_value, reason = "extracted arguments arrive by value")]
 
+mod alloc;
 mod convert;
 mod errors;
 mod events;
@@ -16,6 +17,8 @@ mod shared;
 /// The compiled core; see the package's `_core.pyi` for the whole contract.
 #[pyo3::pymodule]
 mod _core {
+    #[pymodule_export]
+    use crate::alloc::{Audit, KvAllocator, PagedKvAllocator, StateAllocator};
     #[pymodule_export]
     use crate::events::{AllBlocksCleared, BlockRemoved, BlockStored, StateRemoved, StateStored};
     #[pymodule_export]

@@ -25,7 +25,7 @@
 //! 11. The lock counts are exactly those of the receipts that are held.
 
 mod account;
-// pub mod alloc;
+pub mod alloc;
 mod arena;
 mod canonical;
 mod check;

@@ -69,8 +69,9 @@ impl SlotSet {
 
     /// Adds a run, or nothing (false) when some of it is no slot or in the set already.
     fn add_run(&mut self, run: Run) -> bool {
-        let last = run.first.saturating_add(run.len as i64 - 1);
-        if run.first < 1 || last > i64::from(u32::MAX) {
+        let fits =
+            u32::try_from(run.first).is_ok_and(|first| first.checked_add(run.len as u32 - 1).is_some());
+        if run.first < 1 || !fits {
             return false;
         }
         let words = || masks(run.first as usize, run.len);

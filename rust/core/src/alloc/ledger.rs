@@ -57,14 +57,12 @@ impl Ledger {
         }
         let number = self.owners.add(owner, slots.len());
         for (done, &slot) in slots.iter().enumerate() {
-            match self.number_mut(slot) {
-                Some(place) if *place == NOBODY => *place = number,
-                _ => {
-                    self.write(&slots[..done], NOBODY);
-                    self.owners.remove(number, slots.len());
-                    return Err(self.given_twice(slots, done).unwrap_or_else(|| self.not_free(slot)));
-                }
-            }
+            let Some(place) = self.number_mut(slot).filter(|place| **place == NOBODY) else {
+                self.write(&slots[..done], NOBODY);
+                self.owners.remove(number, slots.len());
+                return Err(self.given_twice(slots, done).unwrap_or_else(|| self.not_free(slot)));
+            };
+            *place = number;
         }
         Ok(())
     }
@@ -217,6 +215,9 @@ fn lengthen(run: &mut Run, done: &mut Vec<Run>, number: u32) {
     }
     run.1 += 1;
 }
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 impl Ledger {

@@ -21,6 +21,7 @@ mod free_list;
 mod ledger;
 mod owners;
 mod pages;
+mod plan;
 mod states;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,8 @@ mod tokens;
 
 pub use audit::Audit;
 pub use owners::Owner;
-pub use pages::{Decode, Extend, PagedKvAllocator};
+pub use pages::PagedKvAllocator;
+pub use plan::{Decode, Extend};
 pub use states::StateAllocator;
 pub use tokens::KvAllocator;
 

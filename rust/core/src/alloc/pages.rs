@@ -4,6 +4,7 @@ use super::audit::{Audit, Places};
 use super::free_list::FreeList;
 use super::ledger::Ledger;
 use super::owners::Owner;
+use super::plan::{self, Decode, Extend, Plan};
 use super::{KV, checked_size, given};
 use crate::error::{Error, Result};
 
@@ -22,38 +23,6 @@ pub struct PagedKvAllocator {
     pages: FreeList,
     /// Slots that are out, by page, the dummy included.
     in_use: Vec<u32>,
-}
-
-/// One request of [`PagedKvAllocator::alloc_extend`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extend {
-    /// Tokens that have slots.
-    pub prefix_length: usize,
-    /// Tokens that shall have slots.
-    pub total_length: usize,
-    /// The slot of the prefix's last token. Not read when the prefix is whole pages.
-    pub last_slot: i64,
-}
-
-/// One request of [`PagedKvAllocator::alloc_decode`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decode {
-    /// Tokens that shall have slots; all but the last have.
-    pub total_length: usize,
-    /// The slot of the last token but one. Not read when the tokens before the last are whole pages.
-    pub last_slot: i64,
-}
-
-/// Where the new tokens of one request go.
-struct Plan {
-    /// The slot after which its last page goes on.
-    last_slot: i64,
-    /// Tokens that still go to that page.
-    tail: usize,
-    /// Tokens that go to new pages.
-    rest: usize,
-    /// How many new pages that takes.
-    pages: usize,
 }
 
 impl PagedKvAllocator {
@@ -125,10 +94,10 @@ impl PagedKvAllocator {
         let pages = plans.iter().fold(0, |sum: usize, plan| sum.saturating_add(plan.pages));
         let Some(pages) = self.pages.take(pages) else { return Ok(None) };
         let mut pages = pages.into_iter();
-        let mut slots = Vec::with_capacity(plans.iter().map(|plan| plan.tail + plan.rest).sum());
+        let mut slots = Vec::with_capacity(plans.iter().map(Plan::slots).sum());
         for (plan, owner) in plans.iter().zip(owners) {
             let start = slots.len();
-            self.carry_out(plan, &mut pages, &mut slots);
+            plan.carry_out(self.page_size, &mut pages, &mut slots);
             self.hand_out(&slots[start..], *owner)?;
         }
         Ok(Some(slots))
@@ -208,64 +177,7 @@ impl PagedKvAllocator {
             let rule = format!("there are {} requests, and each has its owner", requests.len());
             return Err(Error::Argument { name: "the number of owners", given: given(owners.len()), rule });
         }
-        let each = requests.iter().zip(owners).map(|(request, owner)| self.plan(request, *owner));
-        let plans = each.collect::<Result<Vec<_>>>()?;
-        check_apart(&plans)?;
-        Ok(plans)
-    }
-
-    fn plan(&self, request: &Extend, owner: Option<&str>) -> Result<Plan> {
-        let Extend { prefix_length, total_length, last_slot } = *request;
-        let page_size = self.page_size();
-        let new = total_length.checked_sub(prefix_length).ok_or_else(|| Error::Argument {
-            name: "total_length",
-            given: given(total_length),
-            rule: format!("its prefix alone is {prefix_length} tokens"),
-        })?;
-        let filled = prefix_length % page_size;
-        let tail = if filled == 0 { 0 } else { new.min(page_size - filled) };
-        if filled > 0 {
-            self.check_last(request, owner)?;
-            self.check_after(last_slot, tail)?;
-        }
-        let rest = new - tail;
-        Ok(Plan { last_slot, tail, rest, pages: rest.div_ceil(page_size) })
-    }
-
-    /// Refuses a last slot that is not the owner's, or not where a prefix of that length ends.
-    fn check_last(&self, request: &Extend, owner: Option<&str>) -> Result<()> {
-        let Extend { prefix_length, last_slot: slot, .. } = *request;
-        self.ledger.check_owned(slot, owner)?;
-        let (is, wanted) = (slot as usize % self.page_size(), (prefix_length - 1) % self.page_size());
-        if is == wanted {
-            return Ok(());
-        }
-        let problem =
-            format!("is at {is} in its page, but a prefix of {prefix_length} tokens ends at {wanted}");
-        Err(Error::SlotOwner { kind: KV, slot, problem })
-    }
-
-    /// Refuses a page whose slots after the last one are not all free.
-    fn check_after(&self, last_slot: i64, tail: usize) -> Result<()> {
-        for slot in (last_slot + 1..).take(tail) {
-            let owner = self.ledger.owner_of(slot)?;
-            if owner != Owner::Nobody {
-                let problem = format!("belongs to {owner}, so nothing can go on after slot {last_slot}");
-                return Err(Error::SlotOwner { kind: KV, slot, problem });
-            }
-        }
-        Ok(())
-    }
-
-    fn carry_out(&self, plan: &Plan, pages: &mut impl Iterator<Item = i64>, slots: &mut Vec<i64>) {
-        let page_size = self.page_size();
-        slots.extend((plan.last_slot.saturating_add(1)..).take(plan.tail));
-        let mut rest = plan.rest;
-        for page in pages.take(plan.pages) {
-            let count = rest.min(page_size);
-            slots.extend((page * i64::from(self.page_size)..).take(count));
-            rest -= count;
-        }
+        plan::all(&self.ledger, self.page_size, requests, owners)
     }
 
     /// Notes slots of pages that are not in the free list as an owner's.
@@ -305,18 +217,6 @@ impl PagedKvAllocator {
     }
 }
 
-impl Decode {
-    fn as_extend(&self) -> Result<Extend> {
-        let Self { total_length, last_slot } = *self;
-        let prefix_length = total_length.checked_sub(1).ok_or_else(|| Error::Argument {
-            name: "total_length",
-            given: 0,
-            rule: "it counts the token that gets a slot".into(),
-        })?;
-        Ok(Extend { prefix_length, total_length, last_slot })
-    }
-}
-
 fn no_page_size(size: usize, page_size: usize) -> Error {
     if page_size == 0 {
         let rule = "a page has at least 1 slot".into();
@@ -324,20 +224,6 @@ fn no_page_size(size: usize, page_size: usize) -> Error {
     }
     let rule = format!("it must be whole pages of {page_size}");
     Error::Config { name: "size", given: size.to_string(), rule }
-}
-
-/// Refuses two requests that want the same slots. Each was found to want free slots only, right after one that is
-/// out, so two can only meet after the same one.
-fn check_apart(plans: &[Plan]) -> Result<()> {
-    let mut last: Vec<i64> = plans.iter().filter(|plan| plan.tail > 0).map(|plan| plan.last_slot).collect();
-    last.sort_unstable();
-    match last.windows(2).find(|pair| pair[0] == pair[1]) {
-        None => Ok(()),
-        Some(pair) => {
-            let problem = "is the last slot of two requests".into();
-            Err(Error::SlotOwner { kind: KV, slot: pair[0], problem })
-        }
-    }
 }
 
 /// The pages of slots, each with the number of neighbours in `slots` that lie in it.

@@ -132,8 +132,8 @@ impl Tree {
             let rule = format!("the tree holds only {} of these tokens", walk.units);
             return Err(argument("owned", owned, rule));
         }
-        if self.events.is_some() {
-            check_fits_u32(&entry.tokens[..units + self.overlap.min(entry.tokens.len())])?;
+        if self.events.is_some() && units > 0 {
+            check_fits_u32(&entry.tokens[..units + self.overlap])?;
         }
         let mut state = 0;
         if units > 0 || !path.is_empty() {

@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::super::tests::{Label, Model, any_slot, config, owner};
-use super::{Decode, Extend, PagedKvAllocator};
-use crate::alloc::Owner;
+use super::PagedKvAllocator;
+use crate::alloc::{Decode, Extend, Owner};
 
 const PAGE: i64 = 4;
 const SIZE: i64 = 16;

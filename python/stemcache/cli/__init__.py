@@ -1,0 +1,1 @@
+"""The command line: `stemcache`, or `python -m stemcache.cli`."""
