@@ -1,10 +1,12 @@
 //! Runs every script of `tests/regressions`.
 //!
-//! A script begins with the settings (`tree page=1 chunk=4`); then each line is an operation (see `ops.rs`) and, after
+//! A script begins with the settings (`tree page=1 chunk=4`, or `=> refused=Config` behind them); then each line is an operation (see `ops.rs`) and, after
 //! `=>`, words that its answer or the sizes after it must hold. Lines that begin with `#` and a space are comments.
 //! The oracle runs beside the tree as everywhere.
 
 use std::path::Path;
+
+use stemcache::{Error, Tree};
 
 use crate::driver::Driver;
 use crate::ops::{Op, parse_header};
@@ -12,7 +14,12 @@ use crate::ops::{Op, parse_header};
 fn run_script(text: &str) -> Result<(), String> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with("# "));
     let (_, first) = lines.next().ok_or("an empty script")?;
-    let mut driver = Driver::new(&parse_header(first)?);
+    let config = parse_header(first)?;
+    if first.ends_with("=> refused=Config") {
+        let refused = matches!(Tree::new(config), Err(Error::Config { .. }));
+        return if refused { Ok(()) } else { Err("settings that should be refused".to_owned()) };
+    }
+    let mut driver = Driver::new(&config);
     let mut expectations = 0;
     for (number, line) in lines {
         expectations += run_line(&mut driver, line).map_err(|what| format!("line {}: {what}", number + 1))?;
