@@ -9,6 +9,9 @@ use crate::children;
 use crate::node::{Node, Resource};
 use crate::tree::Tree;
 
+/// A dump does not indent deeper, so that a long chain does not make it quadratic.
+const MOST_INDENTS: usize = 40;
+
 /// A node in canonical order: namespaces by name, children by their first page, parents first.
 struct Numbered {
     index: u32,
@@ -60,7 +63,7 @@ impl Tree {
             let name = name.map_or_else(|| "(none)".to_owned(), |name| format!("{name:?}"));
             let _ = writeln!(text, "namespace {name}");
             for (number, numbered) in order.iter().enumerate().skip(first) {
-                let indent = "  ".repeat(numbered.depth + 1);
+                let indent = "  ".repeat(numbered.depth.min(MOST_INDENTS) + 1);
                 let _ = writeln!(text, "{indent}[{number}] {}", describe(&self.nodes[numbered.index]));
             }
         }

@@ -64,11 +64,10 @@ impl Tree {
     }
 
     fn check_slots(&self, report: &mut Report) {
-        let kv: Vec<u32> = self.nodes.iter().flat_map(|(_, node)| node.slots.iter().copied()).collect();
-        let states: Vec<u32> =
-            self.nodes.iter().map(|(_, node)| node.state_slot).filter(|&slot| slot != 0).collect();
-        check_owned(report, "KV", &kv, &self.kv_owned);
-        check_owned(report, "state", &states, &self.state_owned);
+        let kv = self.nodes.iter().flat_map(|(_, node)| node.slots.iter().copied());
+        let states = self.nodes.iter().map(|(_, node)| node.state_slot).filter(|&slot| slot != 0);
+        check_owned(report, "KV", kv.collect(), &self.kv_owned);
+        check_owned(report, "state", states.collect(), &self.state_owned);
     }
 
     fn check_roots(&self, report: &mut Report) {
@@ -243,14 +242,16 @@ impl Tree {
     }
 }
 
-fn check_owned(report: &mut Report, kind: &str, slots: &[u32], owned: &SlotSet) {
-    let distinct: HashSet<u32> = slots.iter().copied().collect();
-    report.expect(1, distinct.len() == slots.len(), || format!("a {kind} slot is in two nodes"));
-    for slot in &distinct {
+fn check_owned(report: &mut Report, kind: &str, mut slots: Vec<u32>, owned: &SlotSet) {
+    slots.sort_unstable();
+    for pair in slots.windows(2) {
+        report.expect(1, pair[0] != pair[1], || format!("{kind} slot {} is in two nodes", pair[0]));
+    }
+    for slot in &slots {
         report.expect(1, owned.contains(*slot), || format!("{kind} slot {slot} is not noted as owned"));
     }
-    report.expect(1, owned.len() == distinct.len(), || {
-        format!("{} {kind} slots are noted as owned, {} are in nodes", owned.len(), distinct.len())
+    report.expect(1, owned.len() == slots.len(), || {
+        format!("{} {kind} slots are noted as owned, {} are in nodes", owned.len(), slots.len())
     });
 }
 
