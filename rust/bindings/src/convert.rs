@@ -24,13 +24,13 @@ impl<'py> Integers<'py> {
     /// `TypeError` for what is not integers on the CPU, `InvalidArgumentError` for another shape.
     pub(crate) fn new(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(array) = object.cast::<PyArray1<i64>>() {
-            return Ok(Self::from_array(array));
+            return Self::from_array(array);
         }
         if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
             return Ok(Self::Owned(object.extract()?));
         }
         if let Ok(array) = object.cast::<PyArray1<i32>>() {
-            let array = array.readonly();
+            let array = array.try_readonly()?;
             return Ok(Self::Owned(array.as_array().iter().map(|&number| number.into()).collect()));
         }
         Self::through_numpy(name, object)
@@ -43,12 +43,14 @@ impl<'py> Integers<'py> {
         }
     }
 
-    fn from_array(array: &Bound<'py, PyArray1<i64>>) -> Self {
-        let array = array.readonly();
+    /// Borrows an array, or copies one that is not contiguous. `readonly` would panic where another extension writes
+    /// to the array meanwhile; this raises.
+    fn from_array(array: &Bound<'py, PyArray1<i64>>) -> PyResult<Self> {
+        let array = array.try_readonly()?;
         if array.as_slice().is_ok() {
-            return Self::Borrowed(array);
+            return Ok(Self::Borrowed(array));
         }
-        Self::Owned(array.as_array().iter().copied().collect())
+        Ok(Self::Owned(array.as_array().iter().copied().collect()))
     }
 
     /// Everything else that numpy can read as integers: `array('q')`, tensors, other integer arrays.
@@ -59,7 +61,7 @@ impl<'py> Integers<'py> {
             None => AS_ARRAY.import(py, "numpy", "asarray")?.call1((object,))?,
         };
         if let Ok(array) = array.cast::<PyArray1<i64>>() {
-            return Ok(Self::from_array(array));
+            return Self::from_array(array);
         }
         check_integers(name, &array)?;
         let array = array.call_method1("astype", ("int64",))?;
@@ -67,7 +69,7 @@ impl<'py> Integers<'py> {
             let shape = array.getattr("shape")?;
             return Err(invalid(py, format!("{name} has shape {shape}, but it must have one dimension")));
         };
-        Ok(Self::from_array(array))
+        Self::from_array(array)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The ordered queue of what the tree took and dropped, page by page, for routers that follow the cache.
 //!
-//! A page is named by a chained hash (without a namespace it is the chain of `SGLang`): SHA-256 over the digest of the page before it, if any, and its tokens as little-endian u32. The first page of a named namespace
-//! has a digest of the name before it, so that equal pages of two tenants have two hashes.
+//! A page is named by a chained hash (without a namespace it is the chain of `SGLang`): SHA-256 over the digest of the
+//! page before it, if any, and its tokens as little-endian u32. The first page of a named namespace has a digest of the
+//! name before it, so that equal pages of two tenants have two hashes.
 //!
 //! When events are off there is no log at all, so a tree pays one branch.
 
