@@ -3,6 +3,8 @@
 //! `floor` beside the matches is what no cache can avoid: one compare of the key's bytes and one copy of its slots.
 //! Inputs are seeded; every call's answer is checked once before it is timed.
 
+#![expect(clippy::cast_possible_wrap, reason = "sizes of benchmarks are small")]
+
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

@@ -17,7 +17,6 @@ _Integers: TypeAlias = npt.NDArray[np.integer[Any]] | Sequence[int] | Any
 _Reason: TypeAlias = Literal["namespace", "limit", "state evicted", "no state", "miss"]
 
 __all__ = [
-    "__version__",
     "Advance",
     "AllBlocksCleared",
     "Audit",
@@ -34,6 +33,7 @@ __all__ = [
     "StateRemoved",
     "StateStored",
     "Stats",
+    "__version__",
 ]
 
 __version__: str
@@ -85,7 +85,11 @@ class RadixIndex:
             InvalidArgumentError: a negative limit; another namespace than the node's.
         """
     def peek(
-        self, tokens: _Integers, namespace: str | None = ..., limit: int | None = None, after: int | None = None
+        self,
+        tokens: _Integers,
+        namespace: str | None = ...,
+        limit: int | None = None,
+        after: int | None = None,
     ) -> Match:
         """`match` that touches nothing: no recency, no counters, no lock."""
     def insert(

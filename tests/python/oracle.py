@@ -170,7 +170,13 @@ class Oracle:
         return "state evicted" if lost else "no state"
 
     def insert(
-        self, start: Place, tokens: list[int], slots: list[int], state: int, owned: int, state_length: int | None
+        self,
+        start: Place,
+        tokens: list[int],
+        slots: list[int],
+        state: int,
+        owned: int,
+        state_length: int | None,
     ) -> tuple[Stored, Place]:
         """The answer, and the place of the key's end."""
         key = self.key(start, tokens)

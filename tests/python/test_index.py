@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 import stemcache
 from stemcache import RadixIndex
 
@@ -155,8 +156,16 @@ class TestRefusals:
         (lambda i: i.insert([9], [9], 2), stemcache.SlotOwnershipError, "state slot 2 is the tree's already"),
         (lambda i: i.insert([9], [9], 0), stemcache.SlotOwnershipError, "state slot 0 is not a slot"),
         (lambda i: i.insert([8, 9], [9], 9), stemcache.InvalidArgumentError, "number of slots is 1"),
-        (lambda i: i.insert([9], [9], 9, state_length=2), stemcache.InvalidArgumentError, "state_length is 2"),
-        (lambda i: i.insert([9], [9], 9, state_length=-1), stemcache.InvalidArgumentError, "state_length is -1"),
+        (
+            lambda i: i.insert([9], [9], 9, state_length=2),
+            stemcache.InvalidArgumentError,
+            "state_length is 2",
+        ),
+        (
+            lambda i: i.insert([9], [9], 9, state_length=-1),
+            stemcache.InvalidArgumentError,
+            "state_length is -1",
+        ),
         (lambda i: i.insert([1, 9], [1, 9], 9, owned=2), stemcache.InvalidArgumentError, "owned is 2"),
         (lambda i: i.insert([9], [9], 9, owned=-1), stemcache.InvalidArgumentError, "owned is -1"),
         (lambda i: i.match([1], limit=-1), stemcache.InvalidArgumentError, "limit is -1"),
@@ -196,7 +205,10 @@ class TestRefusals:
         for settings, message in (
             ({"page_size": 0}, "page_size is 0"),
             ({"page_size": -1}, "page_size is -1"),
-            ({"page_size": 96, "chunk_size": 64}, "chunk_size is 64, but it must be a multiple of page_size 96"),
+            (
+                {"page_size": 96, "chunk_size": 64},
+                "chunk_size is 64, but it must be a multiple of page_size 96",
+            ),
             ({"chunk_size": 0}, "chunk_size is 0"),
             ({"policy": "fifo"}, 'policy is "fifo", but it must be one of: "lru"'),
             ({"events": "all"}, "events is 'all'"),

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-import stemcache
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import stemcache
 from oracle import LockingOracle, Place, Receipt, Refused
 
 Got = TypeVar("Got")
@@ -25,9 +26,7 @@ PAGES = st.lists(st.tuples(st.integers(1, 2), st.sampled_from([1, 1, 2])), max_s
 TAILS = st.sampled_from([0, 0, 0, 1, 3])
 OWNED = st.sampled_from(["all", "all", "some", "none", "too many"])
 FAULTS = st.sampled_from([None] * 12 + ["zero", "negative", "twice", "taken", "short", "state taken", "state 0"])
-KINDS = st.sampled_from(
-    [list, lambda ids: array("q", ids), np.int64, np.int32]
-)
+KINDS = st.sampled_from([list, lambda ids: array("q", ids), np.int64, np.int32])
 
 
 def convert(kind: Callable[[list[int]], Any], ids: list[int]) -> Any:
@@ -211,9 +210,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.locks)
     @rule(which=NUMBERS, pages=PAGES, tail=TAILS, owned=OWNED, fault=FAULTS)
-    def advance(
-        self, which: int, pages: list[tuple[int, int]], tail: int, owned: str, fault: str | None
-    ) -> None:
+    def advance(self, which: int, pages: list[tuple[int, int]], tail: int, owned: str, fault: str | None) -> None:
         lock, receipt = self.locks[which % len(self.locks)]
         ids = self.tokens(pages, tail, receipt.on)
         entry = self.entry(receipt.on, ids, owned, fault)
@@ -223,9 +220,7 @@ class IndexMachine(RuleBasedStateMachine):
             self.oracle.check_held(receipt)
             return self.oracle.insert(receipt.on, ids, slots, state, rest, length)
 
-        answers = self.both(
-            lambda: self.index.advance(lock, ids, slots, state, owned=rest, state_length=length), model
-        )
+        answers = self.both(lambda: self.index.advance(lock, ids, slots, state, owned=rest, state_length=length), model)
         if answers is not None:
             got, expected = answers
             receipt.held = False
@@ -237,9 +232,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(which=NUMBERS)
     def lock(self, which: int) -> None:
         handle, ident = self.nodes[which % len(self.nodes)]
-        answers = self.both(
-            lambda: self.index.lock(handle), lambda: self.oracle.lock(self.oracle.place_of(ident))
-        )
+        answers = self.both(lambda: self.index.lock(handle), lambda: self.oracle.lock(self.oracle.place_of(ident)))
         if answers is not None:
             self.locks.append(answers)
 
@@ -248,9 +241,7 @@ class IndexMachine(RuleBasedStateMachine):
     def unlock(self, which: int, state_only: bool) -> None:
         lock, receipt = self.locks[which % len(self.locks)]
         release = self.index.unlock_state if state_only else self.index.unlock
-        answers = self.both(
-            lambda: release(lock), lambda: self.oracle.check_held(receipt, state=state_only)
-        )
+        answers = self.both(lambda: release(lock), lambda: self.oracle.check_held(receipt, state=state_only))
         if answers is not None:
             receipt.state = False
             receipt.held = state_only

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+
 from stemcache import KvAllocator, RadixIndex, StateAllocator
 
 WORKERS = 4

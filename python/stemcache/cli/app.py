@@ -25,8 +25,9 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _top(
-    version: Annotated[  # noqa: ARG001 - its callback answers
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """The prefix cache for hybrid (attention + recurrent) language models."""

@@ -37,13 +37,16 @@ def replay_command(  # noqa: PLR0913 - one argument an option
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(
-            help=f"Without a trace: {', '.join(WORKLOADS)}.", show_default=False, rich_help_panel=_FROM
-        ),
+        typer.Option(help=f"Without a trace: {', '.join(WORKLOADS)}.", show_default=False, rich_help_panel=_FROM),
     ] = None,
     requests: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Length of the workload. [default: {_REQUESTS}]", show_default=False, rich_help_panel=_FROM),
+        typer.Option(
+            min=1,
+            help=f"Length of the workload. [default: {_REQUESTS}]",
+            show_default=False,
+            rich_help_panel=_FROM,
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the workload.", rich_help_panel=_FROM)] = 1,
     limit: Annotated[
@@ -60,7 +63,8 @@ def replay_command(  # noqa: PLR0913 - one argument an option
         ),
     ] = None,
     no_outputs: Annotated[
-        bool, typer.Option("--no-outputs", help="Prefill only: outputs are not decoded.", rich_help_panel=_FROM)
+        bool,
+        typer.Option("--no-outputs", help="Prefill only: outputs are not decoded.", rich_help_panel=_FROM),
     ] = False,
     kv_tokens: Annotated[
         int | None,
@@ -83,9 +87,7 @@ def replay_command(  # noqa: PLR0913 - one argument an option
     policy: Annotated[str, typer.Option(help="Who is evicted first.", rich_help_panel=_POOLS)] = "lru",
     page_size: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Tokens in a page. [default: the block]", show_default=False, rich_help_panel=_ENGINE
-        ),
+        typer.Option(min=1, help="Tokens in a page. [default: the block]", show_default=False, rich_help_panel=_ENGINE),
     ] = None,
     chunk: Annotated[
         int | None,
@@ -99,14 +101,18 @@ def replay_command(  # noqa: PLR0913 - one argument an option
     ] = None,
     checkpoint: Annotated[
         str,
-        typer.Option(
-            metavar="MODES", help="Where states are kept: see above.", rich_help_panel=_ENGINE
-        ),
+        typer.Option(metavar="MODES", help="Where states are kept: see above.", rich_help_panel=_ENGINE),
     ] = "ends,branches",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.", rich_help_panel=_ENGINE)] = 1,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="All figures and settings.", show_default=False, rich_help_panel=_OUT),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="All figures and settings.",
+            show_default=False,
+            rich_help_panel=_OUT,
+        ),
     ] = None,
     report_file: Annotated[
         Path | None,
@@ -179,8 +185,13 @@ def _check_outputs(json_file: Path | None, report_file: Path | None) -> None:
         check_matplotlib()
 
 
-def _load(  # noqa: PLR0913
-    path: Path | None, workload: str | None, requests: int | None, seed: int, limit: int | None, block: int | None
+def _load(
+    path: Path | None,
+    workload: str | None,
+    requests: int | None,
+    seed: int,
+    limit: int | None,
+    block: int | None,
 ) -> Trace:
     if (path is None) == (workload is None):
         raise SettingsError("give either a trace or --workload NAME")

@@ -116,8 +116,16 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """All figures and settings as plain values."""
         return {
-            "trace": {"name": self.trace.name, "block": self.trace.block, "requests": len(self.trace.requests)},
-            "settings": {**self.settings.to_json(), "kv_slots": self.sizes.kv, "state_slots": self.sizes.states},
+            "trace": {
+                "name": self.trace.name,
+                "block": self.trace.block,
+                "requests": len(self.trace.requests),
+            },
+            "settings": {
+                **self.settings.to_json(),
+                "kv_slots": self.sizes.kv,
+                "state_slots": self.sizes.states,
+            },
             "figures": self._figures(),
             "operations": {name: self._operation(operation) for name, operation in self.operations.items()},
             "index": self.stats.as_dict(),

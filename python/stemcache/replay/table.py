@@ -28,11 +28,27 @@ def rows(result: Result) -> list[Row]:
         ("input tokens", f"{counts.input_tokens:,}", ""),
         ("served from the cache", f"{counts.served:,}", f"{counts.share(counts.served):.1f} %"),
         ("ideal: infinite memory, whole blocks", f"{counts.ideal:,}", f"{counts.share(counts.ideal):.1f} %"),
-        ("KV-only hits lost for want of a state", f"{counts.kv_only:,}", f"{counts.share(counts.kv_only):.1f} %"),
-        ("states kept", f"{counts.checkpoints_kept:,}", f"{counts.checkpoints_skipped:,} skipped: no slot free"),
-        ("prefill steps", f"{counts.prefill_steps:,}", f"{counts.hits_given_up:,} hits given up for a running state"),
+        (
+            "KV-only hits lost for want of a state",
+            f"{counts.kv_only:,}",
+            f"{counts.share(counts.kv_only):.1f} %",
+        ),
+        (
+            "states kept",
+            f"{counts.checkpoints_kept:,}",
+            f"{counts.checkpoints_skipped:,} skipped: no slot free",
+        ),
+        (
+            "prefill steps",
+            f"{counts.prefill_steps:,}",
+            f"{counts.hits_given_up:,} hits given up for a running state",
+        ),
         *_memory(result),
-        ("operations a second", f"{result.operations_a_second:,.0f}", f"{result.seconds:.1f} s for the whole replay"),
+        (
+            "operations a second",
+            f"{result.operations_a_second:,.0f}",
+            f"{result.seconds:.1f} s for the whole replay",
+        ),
     ]
 
 
@@ -41,8 +57,16 @@ def _memory(result: Result) -> list[Row]:
     return [
         ("evicted KV tokens", f"{result.evictions.kv_tokens:,}", ""),
         ("evicted states", f"{result.evictions.states:,}", f"{stayed:,} of them left their KV in the tree"),
-        ("peak KV slots", f"{result.peak_kv:,}", _of(result.peak_kv, result.sizes.kv, result.settings.kv_tokens)),
-        ("peak state slots", f"{result.peak_states:,}", _of(result.peak_states, result.sizes.states, result.settings.states)),
+        (
+            "peak KV slots",
+            f"{result.peak_kv:,}",
+            _of(result.peak_kv, result.sizes.kv, result.settings.kv_tokens),
+        ),
+        (
+            "peak state slots",
+            f"{result.peak_states:,}",
+            _of(result.peak_states, result.sizes.states, result.settings.states),
+        ),
     ]
 
 

@@ -68,7 +68,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with _opened(path) as file:
-            for number, raw in enumerate(file, 1):  # noqa: B007 - the handlers below name the line
+            for number, raw in enumerate(file, 1):
                 yield number, raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(path, number + 1, f"the gzip data is broken or cut off: {error}") from None
