@@ -10,6 +10,6 @@ _COMMON = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much],
 }
-settings.register_profile("fast", derandomize=True, max_examples=100, stateful_step_count=50, **_COMMON)
+settings.register_profile("fast", derandomize=True, max_examples=60, stateful_step_count=50, **_COMMON)
 settings.register_profile("deep", max_examples=3000, stateful_step_count=100, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
