@@ -34,7 +34,7 @@ fn slots(from: usize, n: usize) -> Vec<i64> {
 }
 
 fn insert(tree: &mut Tree, tokens: &[i64], slots: &[i64], owned: usize, state_slot: i64) -> NodeId {
-    let entry = Entry { tokens, slots, state_slot, owned, state_length: None };
+    let entry = Entry { tokens, slots, state_slot, owned, state_length: None, state_ready: true };
     let done = tree.insert(ROOT, &entry).expect("slots are fresh");
     done.node.expect("the key is not empty")
 }
@@ -96,7 +96,8 @@ fn inserts(c: &mut Criterion) {
             || path(&key[..8192], 1),
             |(tree, end)| {
                 let (tokens, slots) = (&key[8192..], &all[8192..]);
-                let entry = Entry { tokens, slots, state_slot: 99, owned: 0, state_length: None };
+                let entry =
+                    Entry { tokens, slots, state_slot: 99, owned: 0, state_length: None, state_ready: true };
                 tree.insert(Start::After(*end), &entry)
             },
             BatchSize::SmallInput,
@@ -131,8 +132,14 @@ fn chunked_prefill(c: &mut Criterion) {
                 |tree| {
                     let mut receipt = tree.find_and_lock(ROOT, &key[..1], None).expect("fine").1;
                     for (i, (tokens, slots)) in key.chunks(8192).zip(all.chunks(8192)).enumerate() {
-                        let entry =
-                            Entry { tokens, slots, state_slot: 1 + i as i64, owned: 0, state_length: None };
+                        let entry = Entry {
+                            tokens,
+                            slots,
+                            state_slot: 1 + i as i64,
+                            owned: 0,
+                            state_length: None,
+                            state_ready: true,
+                        };
                         receipt = tree.advance(receipt, &entry).expect("fine").receipt;
                     }
                     receipt

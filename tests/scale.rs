@@ -5,7 +5,7 @@ use stemcache::{Config, Entry, NodeId, Start, Tree};
 const ROOT: Start<'static> = Start::Root(None);
 
 fn tree() -> Tree {
-    Tree::new(Config::default()).unwrap()
+    Tree::new(Config::default()).expect("a possible setting")
 }
 
 fn insert(tree: &mut Tree, start: Start<'_>, tokens: &[i64], first_slot: i64, state_slot: i64) -> NodeId {
@@ -14,8 +14,9 @@ fn insert(tree: &mut Tree, start: Start<'_>, tokens: &[i64], first_slot: i64, st
         Start::Root(_) => None,
         _ => Some(first_slot as usize - 1 + tokens.len()),
     };
-    let entry = Entry { tokens, slots: &slots, state_slot, owned: 0, state_length: length };
-    tree.insert(start, &entry).unwrap().node.unwrap()
+    let entry =
+        Entry { tokens, slots: &slots, state_slot, owned: 0, state_length: length, state_ready: true };
+    tree.insert(start, &entry).expect("fresh slots").node.expect("a key")
 }
 
 /// A chain of `depth` nodes of one token each; token `i` has slot `i`.

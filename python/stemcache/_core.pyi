@@ -101,6 +101,7 @@ class RadixIndex:
         owned: int = 0,
         after: int | None = None,
         state_length: int | None = None,
+        state_ready: bool = True,
     ) -> Insert:
         """Gives the tree the KV of `tokens` and the recurrent state after exactly that many.
 
@@ -114,6 +115,8 @@ class RadixIndex:
             owned: how many slots at the front are the tree's own already (they came from a match).
             after: a node that the caller holds a lock on: tokens, slots and owned count from its end.
             state_length: tokens that the state has consumed, from the root. None: the key's length before flooring.
+            state_ready: False if a copy has yet to write the state's bytes: it can neither be matched, locked nor evicted
+                until `publish_state`.
 
         Raises:
             InvalidArgumentError: the state does not lie at the floored end; too few slots; `owned` exceeds what the
@@ -129,6 +132,7 @@ class RadixIndex:
         state_slot: int,
         owned: int = 0,
         state_length: int | None = None,
+        state_ready: bool = True,
     ) -> Advance:
         """Inserts after the lock's node and moves the lock to the new end, in one step that looks at new tokens only.
 
@@ -138,6 +142,22 @@ class RadixIndex:
             NotLockedError: the lock was released.
             StaleNodeError: the lock is from before a reset.
             InvalidArgumentError, SlotOwnershipError: as for `insert`.
+        """
+    def publish_state(self, node: int) -> None:
+        """The state at a node's end, inserted with `state_ready=False`, was written.
+
+        Raises:
+            StaleNodeError: the node is gone.
+            NotLockedError: it has no state that waits.
+        """
+    def discard_state(self, node: int) -> Evicted:
+        """The state at a node's end, inserted with `state_ready=False`, is not worth keeping: takes it out.
+
+        The node goes, too, if that leaves it without a state, children and locks.
+
+        Raises:
+            StaleNodeError: the node is gone.
+            NotLockedError: it has no state that waits.
         """
     def lock(self, node: int) -> Lock:
         """Protects the node's state (if it has one) and the KV of its whole path from eviction.
@@ -327,6 +347,9 @@ class Stats:
     @property
     def tombstoned_states(self) -> int:
         """Of the evicted states, those whose KV stayed."""
+    @property
+    def discarded_states(self) -> int:
+        """States taken out before they could be used."""
     @property
     def locks_held(self) -> int: ...
     def as_dict(self) -> dict[str, int]: ...

@@ -24,7 +24,7 @@ const CASES: u64 = 400;
 const STEPS: u64 = 90;
 
 /// What a default run must have seen this often, or the generator has gone blind.
-const MUST_SEE: [(&str, u64); 30] = [
+const MUST_SEE: [(&str, u64); 34] = [
     ("reason None", 100),
     ("reason Some(Namespace)", 20),
     ("reason Some(Limit)", 50),
@@ -49,6 +49,10 @@ const MUST_SEE: [(&str, u64); 30] = [
     ("lock of a tombstone", 20),
     ("lock of nothing", 20),
     ("unlock of a node that has a state which the lock does not hold", 20),
+    ("state published", 50),
+    ("state discarded", 20),
+    ("a discarded state takes its node along", 10),
+    ("lock of a node whose state is pending", 3),
     ("tombstone made", 100),
     ("locked leaf loses its state", 20),
     ("childless tombstone evicted", 10),
@@ -87,7 +91,7 @@ fn run(number: u64, steps: u64) -> Case {
 }
 
 fn next(generator: &mut Generator, driver: &mut Driver, done: u64, steps: u64, number: u64) -> Option<Op> {
-    if done < steps { Some(generator.next(driver)) } else { generator.drain(driver, number % 8 < 4) }
+    if done < steps { Some(generator.next(driver)) } else { Generator::drain(driver, number % 8 < 4) }
 }
 
 /// Runs given operations; what went wrong, and at which of them.

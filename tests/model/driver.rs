@@ -1,28 +1,14 @@
 //! Puts one operation to the tree and to the oracle, compares what they say, and looks the tree over.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use stemcache::{Config, Entry, Error, EventMode, NodeId, Reason, Receipt, Start, Tree};
+use stemcache::{Config, Entry, EventMode, NodeId, Receipt, Start, Tree};
 
+use crate::answer::{Answer, freed, freed_by_tree, outcome, sorted, verdict};
 use crate::mirror::Mirror;
 use crate::ops::{At, Fault, Gift, Op};
-use crate::oracle::{Found, Freed, From, Mistake, Oracle, Stored};
-
-/// What a call gave, with nodes and receipts by the order in which they were first named.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Found(Found, Option<usize>),
-    Stored(Stored),
-    Advanced(Stored, Vec<i64>, usize),
-    Locked(usize),
-    Done,
-    Freed(Freed),
-    Refused(Vec<Mistake>),
-    /// The operation names a node or a receipt that was never seen: a shrinker cut too much.
-    Skipped,
-}
+use crate::oracle::{Found, From, Mistake, Oracle, Stored};
 
 pub(crate) struct Driver {
     tree: Tree,
@@ -41,9 +27,9 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            tree: Tree::new(config.clone()).expect("the model tests use good settings"),
-            oracle: Oracle::new(config.clone()),
-            config: config.clone(),
+            tree: Tree::new(*config).expect("the model tests use good settings"),
+            oracle: Oracle::new(*config),
+            config: *config,
             nodes: Vec::new(),
             receipts: Vec::new(),
             mirror: Mirror::new(config),
@@ -61,6 +47,12 @@ impl Driver {
     pub(crate) fn nodes_alive(&self) -> Vec<usize> {
         let alive = |place: &usize| self.oracle.last_token(self.nodes[*place].1).is_some();
         (0..self.nodes.len()).filter(alive).collect()
+    }
+
+    /// Those whose state is still to be written.
+    pub(crate) fn nodes_pending(&self) -> Vec<usize> {
+        let pending = |place: &usize| self.oracle.is_pending(self.nodes[*place].1);
+        (0..self.nodes.len()).filter(pending).collect()
     }
 
     pub(crate) fn receipts_named(&self) -> usize {
@@ -121,6 +113,8 @@ impl Driver {
             Op::Peek { at, tokens, limit } => self.ask_peek(at, &tokens.0, *limit),
             Op::Insert { at, gift } => self.ask_insert(at, gift),
             Op::Advance { receipt, gift } => self.ask_advance(*receipt, gift),
+            Op::Publish(node) => self.ask_publish(*node),
+            Op::Discard(node) => self.ask_discard(*node),
             Op::Lock(node) => self.ask_lock(*node),
             Op::UnlockState(receipt) => self.ask_unlock(*receipt, Tree::unlock_state, Oracle::unlock_state),
             Op::Unlock(receipt) => self.ask_unlock(*receipt, Tree::unlock, Oracle::unlock),
@@ -199,6 +193,19 @@ impl Driver {
         })
     }
 
+    fn ask_publish(&mut self, node: usize) -> Option<(Answer, Answer)> {
+        let (id, number) = *self.nodes.get(node)?;
+        Some((verdict(self.oracle.publish(number)), outcome(self.tree.publish_state(id))))
+    }
+
+    fn ask_discard(&mut self, node: usize) -> Option<(Answer, Answer)> {
+        let (id, number) = *self.nodes.get(node)?;
+        Some(match (self.oracle.discard(number), self.tree.discard_state(id)) {
+            (Ok(expected), Ok(got)) => (freed(expected), freed_by_tree(got)),
+            (expected, got) => (verdict(expected), outcome(got)),
+        })
+    }
+
     fn ask_lock(&mut self, node: usize) -> Option<(Answer, Answer)> {
         let (id, number) = *self.nodes.get(node)?;
         Some(match (self.oracle.lock(number), self.tree.lock(id)) {
@@ -228,8 +235,8 @@ impl Driver {
         self.oracle.peek(&from, &[], None).ok().map(|_| from)
     }
 
-    pub(crate) fn from_of_receipt(&self, receipt: usize) -> Option<From> {
-        self.receipts.get(receipt).map(|(_, lock)| self.oracle.from_of(*lock))
+    pub(crate) fn start_of_receipt(&self, receipt: usize) -> Option<From> {
+        self.receipts.get(receipt).map(|(_, lock)| self.oracle.start_of(*lock))
     }
 
     pub(crate) fn receipt_name(&self, lock: usize) -> usize {
@@ -359,7 +366,7 @@ impl Driver {
             plant(fault, &mut slots, owned, length, &taken);
         }
         let states = self.oracle.state_slots();
-        let state = (1..).find(|slot| !states.contains(slot)).unwrap_or(1);
+        let state = (1..=i64::MAX).find(|slot| !states.contains(slot)).unwrap_or(1);
         (slots, gift.state_fault.map_or(state, |fault| bad_state(fault, state, &states)))
     }
 
@@ -381,6 +388,7 @@ impl Driver {
             &sorted(self.oracle.state_slots()),
             &sorted(self.tree.state_slots()),
         )?;
+        self.look_at_orders()?;
         self.look_at_digest()?;
         let events = self.tree.take_events();
         if self.config.events == EventMode::Off {
@@ -388,6 +396,17 @@ impl Driver {
         }
         self.mirror.replay(events)?;
         self.mirror.compare(&self.oracle)
+    }
+
+    /// Both recency orders, which a dump prints in the numbers of its nodes, the most recent first.
+    fn look_at_orders(&self) -> Result<(), String> {
+        let dump = self.tree.dump();
+        for (label, expected) in ["kv order: ", "state order: "].into_iter().zip(self.oracle.orders()) {
+            let line = dump.lines().find_map(|line| line.strip_prefix(label)).unwrap_or("not there");
+            let expected: Vec<String> = expected.iter().rev().map(usize::to_string).collect();
+            same(label, &expected.join(" ").as_str(), &line)?;
+        }
+        Ok(())
     }
 
     /// Equal trees have equal digests, different ones different digests.
@@ -413,7 +432,14 @@ impl Driver {
 }
 
 fn entry<'a>(gift: &Gift, tokens: &'a [i64], slots: &'a [i64], state_slot: i64) -> Entry<'a> {
-    Entry { tokens, slots, state_slot, owned: gift.owned, state_length: gift.state_length }
+    Entry {
+        tokens,
+        slots,
+        state_slot,
+        owned: gift.owned,
+        state_length: gift.state_length,
+        state_ready: !gift.pending,
+    }
 }
 
 fn plant(fault: Fault, slots: &mut Vec<i64>, owned: usize, length: usize, taken: &[i64]) {
@@ -438,90 +464,9 @@ fn bad_state(fault: Fault, free: i64, taken: &[i64]) -> i64 {
     }
 }
 
-fn verdict<T>(verdict: Result<T, Vec<Mistake>>) -> Answer {
-    verdict.map_or_else(Answer::Refused, |_| Answer::Done)
-}
-
-fn outcome<T>(outcome: stemcache::Result<T>) -> Answer {
-    outcome.map_or_else(|error| Answer::Refused(vec![mistake(&error)]), |_| Answer::Done)
-}
-
-fn mistake(error: &Error) -> Mistake {
-    match error {
-        Error::Argument { .. } => Mistake::Argument,
-        Error::StaleNode(_) => Mistake::StaleNode,
-        Error::StaleLock => Mistake::StaleLock,
-        Error::NotLocked(_) => Mistake::NotLocked,
-        Error::SlotRange { .. } => Mistake::SlotRange,
-        Error::SlotOwner { .. } => Mistake::SlotOwner,
-        Error::Namespace { .. } => Mistake::Namespace,
-        other @ Error::Config { .. } => panic!("a call answered {other}"),
-    }
-}
-
-fn freed(freed: Freed) -> Answer {
-    Answer::Freed(Freed { kv: sorted(freed.kv), states: sorted(freed.states) })
-}
-
-fn freed_by_tree(evicted: stemcache::Evicted) -> Answer {
-    freed(Freed { kv: evicted.kv_slots, states: evicted.state_slots })
-}
-
-fn sorted(mut slots: Vec<i64>) -> Vec<i64> {
-    slots.sort_unstable();
-    slots
-}
-
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, expected: &T, got: &T) -> Result<(), String> {
     if expected == got {
         return Ok(());
     }
     Err(format!("{what}: the oracle has {expected:?}, the tree {got:?}"))
-}
-
-// ---- Answers as words, for scripts ----
-
-impl Answer {
-    /// The answer in words like `length=3`; a script may expect any of them.
-    pub(crate) fn words(&self) -> String {
-        let mut words = String::new();
-        match self {
-            Self::Found(found, receipt) => found_words(&mut words, found, *receipt),
-            Self::Stored(stored) => stored_words(&mut words, stored),
-            Self::Advanced(stored, slots, receipt) => {
-                stored_words(&mut words, stored);
-                let _ = write!(words, " slots={} receipt=#{receipt}", slots.len());
-            }
-            Self::Locked(receipt) => words = format!("receipt=#{receipt}"),
-            Self::Done => words = "ok".to_owned(),
-            Self::Freed(freed) => words = format!("tokens={} states={}", freed.kv.len(), freed.states.len()),
-            Self::Refused(mistakes) => words = format!("refused={:?}", mistakes[0]),
-            Self::Skipped => words = "skipped".to_owned(),
-        }
-        words
-    }
-}
-
-fn found_words(words: &mut String, found: &Found, receipt: Option<usize>) {
-    let reason = match found.reason {
-        None => "none",
-        Some(Reason::Namespace) => "namespace",
-        Some(Reason::Limit) => "limit",
-        Some(Reason::StateEvicted) => "state_evicted",
-        Some(Reason::NoState) => "no_state",
-        Some(Reason::Miss) => "miss",
-    };
-    let _ = write!(words, "length={} kv={} reason={reason}", found.length, found.kv_length);
-    let _ =
-        write!(words, " node={} branch={}", or_none("@", found.node), or_none("", found.branching_length));
-    let _ = write!(words, " receipt={}", or_none("#", receipt));
-}
-
-fn stored_words(words: &mut String, stored: &Stored) {
-    let (prefix, exists, freed) = (stored.prefix_length, stored.state_exists, stored.freed_slots.len());
-    let _ = write!(words, "prefix={prefix} exists={exists} freed={freed} node={}", or_none("@", stored.node));
-}
-
-fn or_none(mark: &str, number: Option<impl std::fmt::Display>) -> String {
-    number.map_or_else(|| "none".to_owned(), |number| format!("{mark}{number}"))
 }

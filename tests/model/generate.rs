@@ -69,7 +69,7 @@ impl Generator {
         let (pages, states) = (8 + random.below(20), 3 + random.below(6));
         let mut namespaces = vec![None; 7];
         namespaces.extend([Some("x".to_owned()), Some(String::new())]);
-        Self { random, config: config.clone(), letters, pages, states, namespaces, keys: vec![Vec::new()] }
+        Self { random, config: *config, letters, pages, states, namespaces, keys: vec![Vec::new()] }
     }
 
     /// The next operation for a tree in this condition.
@@ -80,24 +80,28 @@ impl Generator {
         let (nodes, receipts) = (driver.nodes_named(), driver.receipts_named());
         match self.random.below(100) {
             0..30 => self.insert(driver),
-            30..50 => self.find(driver),
-            50..54 => {
+            30..34 => {
                 let (at, tokens) = self.start_and_key(driver);
                 Op::Peek { at, tokens, limit: self.limit() }
             }
-            54..66 if receipts > 0 => self.advance(driver),
-            66..72 if nodes > 0 => Op::Lock(self.node(driver)),
-            72..77 if receipts > 0 => Op::UnlockState(self.receipt(driver)),
-            77..87 if receipts > 0 => Op::Unlock(self.receipt(driver)),
-            87..97 => self.evict(),
-            97 => Op::Drop(self.namespace()),
-            98 if self.random.percent(40) => Op::Reset,
+            34..43 if receipts > 0 => self.advance(driver),
+            43..45 if nodes > 0 => Op::Publish(self.pending_node(driver)),
+            45 if nodes > 0 => Op::Discard(self.pending_node(driver)),
+            46..52 if nodes > 0 => Op::Lock(self.node(driver)),
+            52..57 if receipts > 0 => Op::UnlockState(self.receipt(driver)),
+            57..67 if receipts > 0 => Op::Unlock(self.receipt(driver)),
+            67..77 => self.evict(),
+            77 => Op::Drop(self.namespace()),
+            78 if self.random.percent(40) => Op::Reset,
             _ => self.find(driver),
         }
     }
 
     /// Operations that empty a tree one victim at a time: so that the whole order of eviction is compared.
-    pub(crate) fn drain(&mut self, driver: &mut Driver, by_states: bool) -> Option<Op> {
+    pub(crate) fn drain(driver: &Driver, by_states: bool) -> Option<Op> {
+        if let Some(node) = driver.nodes_pending().first() {
+            return Some(if by_states { Op::Publish(*node) } else { Op::Discard(*node) });
+        }
         let held = driver.oracle.held_receipts();
         if let Some(receipt) = held.first().filter(|_| held.len() > 1) {
             return Some(Op::Unlock(driver.receipt_name(*receipt)));
@@ -121,6 +125,10 @@ impl Generator {
         if held.len() > 7 {
             return Some(Op::Unlock(driver.receipt_name(self.random.pick(&held))));
         }
+        let pending = driver.nodes_pending();
+        if pending.len() > 2 || (over > 0 && !pending.is_empty()) {
+            return Some(Op::Publish(self.random.pick(&pending)));
+        }
         let helps = over > 0 && evictable > 0 || states_over > 0 && free_states > 0;
         helps.then_some(Op::Evict { tokens: over, states: states_over })
     }
@@ -138,7 +146,7 @@ impl Generator {
 
     fn advance(&mut self, driver: &mut Driver) -> Op {
         let receipt = self.receipt(driver);
-        let from = driver.from_of_receipt(receipt);
+        let from = driver.start_of_receipt(receipt);
         let tokens = self.some_pages(3);
         Op::Advance { receipt, gift: self.gift(driver, from.as_ref(), Tokens(tokens)) }
     }
@@ -159,6 +167,15 @@ impl Generator {
             return self.random.recent(driver.receipts_named());
         }
         driver.receipt_name(self.random.pick(&held))
+    }
+
+    /// Mostly one that has a state to be written.
+    fn pending_node(&mut self, driver: &Driver) -> usize {
+        let pending = driver.nodes_pending();
+        if pending.is_empty() || self.random.percent(20) {
+            return self.node(driver);
+        }
+        self.random.pick(&pending)
     }
 
     /// Mostly one that is still in the tree.
@@ -203,8 +220,9 @@ impl Generator {
         }
         self.keys.push(key.clone());
         self.keys.drain(..self.keys.len().saturating_sub(10));
-        if key.len() > self.config.page_size && self.random.percent(3) {
-            key[0] = self.random.pick(&[(1 << 32) + 1, -1, i64::MAX]);
+        if !key.is_empty() && self.random.percent(3) {
+            let at = self.random.below(key.len());
+            key[at] = self.random.pick(&[(1 << 32) + 1, -1, i64::MAX]);
         }
         key
     }
@@ -226,7 +244,7 @@ impl Generator {
     }
 
     fn letter(&mut self) -> i64 {
-        1 + self.random.below(self.letters) as i64
+        self.random.pick(&[1, 2, 3][..self.letters])
     }
 
     fn limit(&mut self) -> Option<usize> {
@@ -253,7 +271,8 @@ impl Generator {
             _ => self.random.below(floored + 3),
         };
         let (kv_fault, state_fault) = (self.fault(7), self.fault(4));
-        Gift { tokens, owned, state_length, kv_fault, state_fault }
+        let pending = self.random.percent(12);
+        Gift { tokens, owned, state_length, kv_fault, state_fault, pending }
     }
 
     fn fault(&mut self, chance: usize) -> Option<Fault> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use sha2::{Digest as _, Sha256};
 use stemcache::{Config, Event, EventMode};
 
-use crate::oracle::{Namespace, Oracle};
+use crate::oracle::{Namespace, Oracle, Spelled};
 
 struct Page {
     parent: Option<i64>,
@@ -88,7 +88,7 @@ impl Mirror {
         sha.update(above.and_then(|page| page.digest).map(Vec::from).unwrap_or_default());
         for (first, second) in units {
             let pair = [*first, *second];
-            for token in &pair[..1 + usize::from(self.bigram)] {
+            for token in &pair[..=usize::from(self.bigram)] {
                 sha.update(u32::try_from(*token).expect("ids that do not fit are refused").to_le_bytes());
             }
         }
@@ -106,14 +106,11 @@ impl Mirror {
         Ok(())
     }
 
-    fn ends<'a>(
-        &self,
-        hashes: impl Iterator<Item = &'a i64>,
-    ) -> Result<BTreeSet<(Namespace, Vec<(i64, i64)>)>, String> {
+    fn ends<'a>(&self, hashes: impl Iterator<Item = &'a i64>) -> Result<BTreeSet<Spelled>, String> {
         hashes.map(|hash| self.spell(*hash)).collect()
     }
 
-    fn spell(&self, hash: i64) -> Result<(Namespace, Vec<(i64, i64)>), String> {
+    fn spell(&self, hash: i64) -> Result<Spelled, String> {
         let (mut pages, mut next) = (Vec::new(), Some(hash));
         while let Some(hash) = next {
             let page = self.pages.get(&hash).ok_or("a page or state without its parent page")?;

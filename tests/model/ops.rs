@@ -5,6 +5,7 @@
 //! peek @0 b2                        from the end of the first node that an answer named (@0/tenant: and say where)
 //! insert / a4 owned=2 state=4       slots are taken from those that are free; kv=twice: plant a mistake in them
 //! advance #1 b2                     from the second receipt
+//! insert / a4 pending               a state that is still to be written; publish @0, discard @0
 //! lock @0                           unlock_state #0, unlock #0
 //! evict tokens=3 states=1           drop /tenant, reset
 //! ```
@@ -57,6 +58,8 @@ pub(crate) struct Gift {
     pub(crate) state_length: Option<usize>,
     pub(crate) kv_fault: Option<Fault>,
     pub(crate) state_fault: Option<Fault>,
+    /// The state's bytes are still to be written.
+    pub(crate) pending: bool,
 }
 
 /// Nodes and receipts go by the order in which answers first named them.
@@ -66,6 +69,8 @@ pub(crate) enum Op {
     Peek { at: At, tokens: Tokens, limit: Option<usize> },
     Insert { at: At, gift: Gift },
     Advance { receipt: usize, gift: Gift },
+    Publish(usize),
+    Discard(usize),
     Lock(usize),
     UnlockState(usize),
     Unlock(usize),
@@ -148,7 +153,8 @@ impl Display for Gift {
         word(out, "owned", Some(self.owned).filter(|owned| *owned > 0))?;
         word(out, "state", self.state_length)?;
         word(out, "kv", self.kv_fault)?;
-        word(out, "slot", self.state_fault)
+        word(out, "slot", self.state_fault)?;
+        if self.pending { write!(out, " pending") } else { Ok(()) }
     }
 }
 
@@ -166,6 +172,8 @@ impl Display for Op {
             }
             Self::Insert { at, gift } => write!(out, "insert {at} {gift}"),
             Self::Advance { receipt, gift } => write!(out, "advance #{receipt} {gift}"),
+            Self::Publish(node) => write!(out, "publish @{node}"),
+            Self::Discard(node) => write!(out, "discard @{node}"),
             Self::Lock(node) => write!(out, "lock @{node}"),
             Self::UnlockState(receipt) => write!(out, "unlock_state #{receipt}"),
             Self::Unlock(receipt) => write!(out, "unlock #{receipt}"),
@@ -222,6 +230,7 @@ impl<'a> Words<'a> {
             state_length: self.number("state")?,
             kv_fault: self.fault("kv")?,
             state_fault: self.fault("slot")?,
+            pending: self.0.contains(&"pending"),
         })
     }
 }
@@ -294,6 +303,8 @@ impl FromStr for Op {
             },
             "insert" => Self::Insert { at: words.at(1)?.parse()?, gift: words.gift()? },
             "advance" => Self::Advance { receipt: words.reference('#')?, gift: words.gift()? },
+            "publish" => Self::Publish(words.reference('@')?),
+            "discard" => Self::Discard(words.reference('@')?),
             "lock" => Self::Lock(words.reference('@')?),
             "unlock_state" => Self::UnlockState(words.reference('#')?),
             "unlock" => Self::Unlock(words.reference('#')?),

@@ -6,6 +6,7 @@ a node. Recency is the order of two lists, a lock is a receipt in a list. Nothin
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
 import stemcache
@@ -103,7 +104,7 @@ class Oracle:
 
     def units(self, tokens: list[int]) -> list[Unit]:
         """Tokens, or the pairs that overlap."""
-        return list(zip(tokens, tokens[1:], strict=False)) if self.bigram else [(token,) for token in tokens]
+        return list(pairwise(tokens)) if self.bigram else [(token,) for token in tokens]
 
     def prefixes(self, place: Place, known: dict[Place, list[int]] | dict[Place, Node]) -> list[Place]:
         """The prefixes of a place that are known, shortest first, itself among them."""
@@ -148,8 +149,8 @@ class Oracle:
         return Found(
             length=length,
             slots=self.slots_of(hit, base),
-            node=node and node.ident,
-            state_slot=node and node.state,
+            node=None if node is None else node.ident,
+            state_slot=None if node is None else node.state,
             kv_length=kv_length,
             branching_length=branching if branching > length else None,
             reason=self.reason(key, cap, kv_length, length),

@@ -216,6 +216,18 @@ class TestRefusals:
             with pytest.raises(stemcache.InvalidArgumentError, match=message):
                 RadixIndex(**settings)  # type: ignore[arg-type]
 
+    def test_a_bigram_key_repeats_the_boundary(self) -> None:
+        index = RadixIndex(bigram=True)
+        node = index.insert([1, 2, 3], [1, 2], 1).node
+        assert index.match([3, 4], after=node).length == 2
+        for call in (
+            lambda: index.match([4, 5], after=node),
+            lambda: index.peek([4, 5], after=node),
+            lambda: index.insert([4, 5], [3], 2, after=node),
+        ):
+            with pytest.raises(stemcache.InvalidArgumentError, match="the first token is 4"):
+                call()
+
     def test_another_namespace_than_the_nodes(self) -> None:
         index = RadixIndex()
         node = index.insert([1], [1], 1, namespace="a").node

@@ -29,12 +29,19 @@ TAILS = st.sampled_from([0, 0, 0, 1, 3])
 SELDOM = st.sampled_from([False] * 15 + [True])
 OWNED = st.sampled_from(["all", "all", "all", "some", "none", "too many"])
 FAULTS = st.sampled_from([None] * 30 + ["zero", "negative", "twice", "taken", "short", "state taken", "state 0"])
-KINDS = st.sampled_from([list, lambda ids: array("q", ids), np.int64, np.int32])
+# The types that ids may come in.
+KINDS = st.sampled_from(["list", "array", "int64", "int32"])
 
 
-def convert(kind: Callable[[list[int]], Any], ids: list[int]) -> Any:
-    """The same ids as another type that the index takes."""
-    return np.array(ids, dtype=kind) if kind in (np.int64, np.int32) else kind(ids)
+def convert(kind: str, ids: list[int]) -> Any:
+    """The ids as another type that the index takes."""
+    match kind:
+        case "list":
+            return ids
+        case "array":
+            return array("q", ids)
+        case dtype:
+            return np.array(ids, dtype=dtype)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -84,7 +91,7 @@ class IndexMachine(RuleBasedStateMachine):
         free = (slot for slot in count(1) if slot not in taken)
         cut = min(given, end - base)
         slots = [0] * cut + list(islice(free, end - base - cut))
-        states = {node.state for node in self.oracle.nodes.values()} - {None}
+        states = {node.state for node in self.oracle.nodes.values() if node.state is not None}
         state = next(slot for slot in count(1) if slot not in states)
         if fault in ("zero", "negative", "twice", "taken") and cut < len(slots):
             bad = {"zero": 0, "negative": -1, "twice": slots[-1], "taken": min(taken, default=0)}
@@ -92,7 +99,7 @@ class IndexMachine(RuleBasedStateMachine):
         elif fault == "short":
             slots = slots[:-1]
         elif fault is not None and fault.startswith("state"):
-            state = min(states, default=0) if fault == "state taken" else 0  # type: ignore[type-var]
+            state = min(states, default=0) if fault == "state taken" else 0
         # Mostly said; left out it is the length before flooring.
         state_length = None if fault is None and end == base + len(self.oracle.units(tokens)) else end
         return {"slots": slots, "state": state, "owned": given, "state_length": state_length}
@@ -154,7 +161,7 @@ class IndexMachine(RuleBasedStateMachine):
         after: int | None,
         limit: int | None,
         lock: bool,
-        kind: Callable[[list[int]], Any],
+        kind: str,
     ) -> None:
         start, where = self.start(after, namespace)
         ids = self.tokens(pages, tail, start or (None, ()))
@@ -191,7 +198,7 @@ class IndexMachine(RuleBasedStateMachine):
         after: int | None,
         owned: str,
         fault: str | None,
-        kind: Callable[[list[int]], Any],
+        kind: str,
     ) -> None:
         start, where = self.start(after, namespace)
         if start is None:
@@ -285,10 +292,10 @@ class IndexMachine(RuleBasedStateMachine):
             match random.choice("mmmiiiiialusee"):
                 case "m":
                     limit = random.choice([None, None, random.randrange(6)])
-                    self.match(pages, tail, None, after, limit, random.random() < 0.3, list)
+                    self.match(pages, tail, None, after, limit, random.random() < 0.3, "list")
                 case "i":
                     owned = random.choice(["all", "all", "some", "none"])
-                    self.insert(pages, tail, None, after, owned, None, list)
+                    self.insert(pages, tail, None, after, owned, None, "list")
                 case "a" if self.locks:
                     self.advance(random.randrange(len(self.locks)), pages, tail, "all", None)
                 case "l" if self.nodes:

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from stemcache.cli import options
 from stemcache.replay.checkpoints import parse_checkpoints
 from stemcache.replay.errors import ReplayError, SettingsError
 from stemcache.replay.figures import Result
@@ -20,110 +20,30 @@ from stemcache.replay.run import replay
 from stemcache.replay.settings import Settings
 from stemcache.replay.table import render, verdict
 from stemcache.replay.trace import Trace, read_trace
-from stemcache.replay.workloads import WORKLOADS, make_workload
+from stemcache.replay.workloads import make_workload
 
-_REQUESTS = 2000
 # Moving the bar costs more than serving a request.
 _BAR_STEP = 50
 
-_Size = Annotated[int | None, typer.Option(min=1, show_default=False)]
-_FROM, _POOLS, _ENGINE, _OUT = "What to replay", "Memory", "The engine", "Results"
-
 
 def replay_command(  # noqa: PLR0913 - one argument an option
-    path: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TRACE]", help="A block-hash trace, plain or gzipped.", show_default=False),
-    ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(help=f"Without a trace: {', '.join(WORKLOADS)}.", show_default=False, rich_help_panel=_FROM),
-    ] = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Length of the workload. [default: {_REQUESTS}]",
-            show_default=False,
-            rich_help_panel=_FROM,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the workload.", rich_help_panel=_FROM)] = 1,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Only the first so many requests.", show_default=False, rich_help_panel=_FROM),
-    ] = None,
-    block: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Tokens in a block of the trace. [default: guessed]",
-            show_default=False,
-            rich_help_panel=_FROM,
-        ),
-    ] = None,
-    no_outputs: Annotated[
-        bool,
-        typer.Option("--no-outputs", help="Prefill only: outputs are not decoded.", rich_help_panel=_FROM),
-    ] = False,
-    kv_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Slots of the KV pool. [default: so many that nothing is evicted]",
-            show_default=False,
-            rich_help_panel=_POOLS,
-        ),
-    ] = None,
-    states: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Slots of the state pool. [default: so many that nothing is evicted]",
-            show_default=False,
-            rich_help_panel=_POOLS,
-        ),
-    ] = None,
-    policy: Annotated[str, typer.Option(help="Who is evicted first.", rich_help_panel=_POOLS)] = "lru",
-    page_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens in a page. [default: the block]", show_default=False, rich_help_panel=_ENGINE),
-    ] = None,
-    chunk: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Tokens in a prefill chunk, and the grid of branch points; whole pages. "
-            "[default: the smallest number of whole pages from 64 up]",
-            show_default=False,
-            rich_help_panel=_ENGINE,
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str,
-        typer.Option(metavar="MODES", help="Where states are kept: see above.", rich_help_panel=_ENGINE),
-    ] = "ends,branches",
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.", rich_help_panel=_ENGINE)] = 1,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="All figures and settings.",
-            show_default=False,
-            rich_help_panel=_OUT,
-        ),
-    ] = None,
-    report_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            metavar="FILE.html",
-            help="Tables and pictures over time in one file. Needs matplotlib: pip install 'stemcache[report]'.",
-            show_default=False,
-            rich_help_panel=_OUT,
-        ),
-    ] = None,
+    path: options.TracePath = None,
+    *,
+    workload: options.Workload = None,
+    requests: options.Requests = None,
+    seed: options.Seed = 1,
+    limit: options.Limit = None,
+    block: options.Block = None,
+    no_outputs: options.NoOutputs = False,
+    kv_tokens: options.KvTokens = None,
+    states: options.States = None,
+    policy: options.Policy = "lru",
+    page_size: options.PageSize = None,
+    chunk: options.Chunk = None,
+    checkpoint: options.Checkpoint = "ends,branches",
+    concurrency: options.Concurrency = 1,
+    json_file: options.JsonFile = None,
+    report_file: options.ReportFile = None,
 ) -> None:
     """Runs a serving workload through the real index and the real slot allocators, and says what the cache was worth.
 
@@ -154,8 +74,9 @@ def replay_command(  # noqa: PLR0913 - one argument an option
 
     Exit code 0: sound. 1: a slot is lost or an invariant broken. 2: the input cannot be used.
     """
-    try:
+    with _errors():
         _check_outputs(json_file, report_file)
+        checkpoints = parse_checkpoints(checkpoint)
         trace = _load(path, workload, requests, seed, limit, block)
         settings = Settings(
             page_size=page_size or trace.block,
@@ -165,16 +86,23 @@ def replay_command(  # noqa: PLR0913 - one argument an option
             policy=policy,
             concurrency=concurrency,
             outputs=not no_outputs,
-            checkpoints=parse_checkpoints(checkpoint),
+            checkpoints=checkpoints,
         )
         result = _run(trace, settings)
         _write(result, json_file, report_file)
-    except ReplayError as error:
-        typer.echo(f"stemcache replay: {error}", err=True)
-        raise typer.Exit(2) from None
     Console().print(render(result))
     typer.echo(verdict(result))
     raise typer.Exit(1 if result.problems else 0)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Says what is wrong with the input, and exits with 2."""
+    try:
+        yield
+    except ReplayError as error:
+        typer.echo(f"stemcache replay: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 def _check_outputs(json_file: Path | None, report_file: Path | None) -> None:
@@ -186,23 +114,21 @@ def _check_outputs(json_file: Path | None, report_file: Path | None) -> None:
 
 
 def _load(
-    path: Path | None,
-    workload: str | None,
-    requests: int | None,
-    seed: int,
-    limit: int | None,
-    block: int | None,
+    path: Path | None, workload: str | None, requests: int | None, seed: int, limit: int | None, block: int | None
 ) -> Trace:
-    if (path is None) == (workload is None):
-        raise SettingsError("give either a trace or --workload NAME")
-    if workload is not None:
-        if block is not None:
-            raise SettingsError("--block is for traces; a workload has blocks of 16")
-        return make_workload(workload, min(requests or _REQUESTS, limit or requests or _REQUESTS), seed)
-    if requests is not None:
-        raise SettingsError("--requests is for workloads; of a trace, --limit takes the first N requests")
-    assert path is not None
-    return read_trace(path, block, limit)
+    if path is not None and workload is None:
+        _refuse(requests, "--requests is for workloads; --limit takes the first requests of a trace")
+        return read_trace(path, block, limit)
+    if workload is not None and path is None:
+        _refuse(block, "--block is for traces; a workload has blocks of 16")
+        length = requests or options.REQUESTS
+        return make_workload(workload, min(length, limit or length), seed)
+    raise SettingsError("give either a trace or --workload NAME")
+
+
+def _refuse(option: int | None, problem: str) -> None:
+    if option is not None:
+        raise SettingsError(problem)
 
 
 def _run(trace: Trace, settings: Settings) -> Result:
@@ -213,7 +139,8 @@ def _run(trace: Trace, settings: Settings) -> Result:
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=total)
 
         def moved(done: int) -> None:

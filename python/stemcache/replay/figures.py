@@ -101,7 +101,7 @@ class Result:
         """What is wrong with the cache after the replay; empty when it is sound."""
         lost = [problem for account in self.accounts for problem in account.problems]
         locks = [f"{self.stats.locks_held} locks are still held"] if self.stats.locks_held else []
-        return [self.broken] * (self.broken is not None) + locks + lost
+        return ([self.broken] if self.broken else []) + locks + lost
 
     @property
     def operations_a_second(self) -> float:

@@ -35,13 +35,14 @@ def write_whole(path: Path, text: str) -> None:
 
 def _replace(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    beside = Path(name)
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
+        beside.write_text(text, encoding="utf-8")
+        beside.chmod(0o666 & ~_umask())
+        beside.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
 
 

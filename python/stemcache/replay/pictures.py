@@ -3,21 +3,25 @@
 import importlib.util
 import io
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stemcache.replay.errors import ReplayError
 from stemcache.replay.figures import Result, Series
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Floats = npt.NDArray[np.float64]
+
 # A picture is some 900 pixels wide; more points than this only make the file larger.
 _POINTS = 600
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "stemcache",
     "font.family": "sans-serif",
@@ -73,21 +77,21 @@ def _bare(svg: str) -> str:
     return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
 
 
-def _sample(series: Series) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _sample(series: Series) -> npt.NDArray[np.int64]:
     """Which requests are drawn: all, or evenly spread ones, the last always."""
     count = len(series.seconds)
     return np.unique(np.linspace(0, count - 1, min(count, _POINTS)).astype(np.int64))
 
 
-def _times(axes: "Axes", series: Series) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _times(axes: "Axes", series: Series) -> Floats:
     """What the drawn requests have on the x axis: minutes, or their number if the trace has no times."""
     drawn = _sample(series)
     seconds = np.array(series.seconds)
     if seconds.max() > seconds.min():
         axes.set_xlabel("minutes of the trace")
-        return (seconds[drawn] - seconds.min()) / 60
+        return np.asarray((seconds[drawn] - seconds.min()) / 60)
     axes.set_xlabel("requests")
-    return drawn + 1.0
+    return drawn.astype(np.float64) + 1
 
 
 def _draw_share(axes: "list[Axes]", result: Result) -> None:
@@ -101,12 +105,12 @@ def _draw_share(axes: "list[Axes]", result: Result) -> None:
     plot.legend()
 
 
-def _so_far(series: Series, values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _so_far(series: Series, values: list[int]) -> Floats:
     share = 100 * np.cumsum(values) / np.cumsum(series.input_tokens)
     return np.asarray(share[_sample(series)], dtype=np.float64)
 
 
-def _lately(series: Series, values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _lately(series: Series, values: list[int]) -> Floats:
     """The share over the last fiftieth of all requests."""
     window = max(1, len(values) // 50)
     ends = _sample(series) + 1
@@ -127,8 +131,7 @@ def _draw_memory(axes: "list[Axes]", result: Result) -> None:
         plot.fill_between(x, np.array(tree)[drawn], alpha=0.3, label="in the tree")
         if size:
             plot.axhline(size, linestyle="--", color="black", linewidth=0.8, label="pool")
-        plot.set_ylabel(name)
-        plot.set_ylim(bottom=0)
+        _count_axis(plot, name)
         plot.legend()
 
 
@@ -138,5 +141,10 @@ def _draw_evictions(axes: "list[Axes]", result: Result) -> None:
         axes, (("KV tokens", series.kv_evicted), ("states", series.states_evicted)), strict=True
     ):
         plot.plot(_times(plot, series), np.array(values)[_sample(series)], color="tab:red")
-        plot.set_ylabel(f"{name} evicted")
-        plot.set_ylim(bottom=0)
+        _count_axis(plot, f"{name} evicted")
+
+
+def _count_axis(plot: "Axes", name: str) -> None:
+    plot.set_ylabel(name)
+    plot.set_ylim(bottom=0)
+    plot.yaxis.set_major_formatter("{x:,.0f}")

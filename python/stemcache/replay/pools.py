@@ -62,7 +62,7 @@ class Pools:
         return self.kv.available + self._index.evictable_tokens
 
     def take_kv(self, have: int, total: int, last: int) -> Int64Array | None:
-        """Slots for the tokens from `have` to `total` of a request whose last slot is `last`; None if they cannot be had."""
+        """Slots for a request's tokens from `have` to `total`; `last` is its last slot so far. None: not to be had."""
         if total == have:
             return _NOTHING
         short = self._settings.pages(total) - self._settings.pages(have) - self.kv.available

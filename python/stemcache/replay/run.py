@@ -57,7 +57,11 @@ def _result(trace: Trace, settings: Settings, engine: Engine) -> Result:
 
 def _broken(index: RadixIndex) -> str | None:
     try:
-        index.check_invariants()
+        _check(index)
     except InvariantError as error:
         return str(error)
     return None
+
+
+def _check(index: RadixIndex) -> None:
+    index.check_invariants()

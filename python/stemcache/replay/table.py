@@ -24,55 +24,40 @@ def rows(result: Result) -> list[Row]:
     """Name, number, remark."""
     counts = result.counts
     return [
-        ("requests", f"{counts.requests:,}", f"{counts.refused:,} refused: larger than the KV pool"),
+        ("requests", f"{counts.requests:,}", ""),
+        ("refused: larger than the KV pool", f"{counts.refused:,}", ""),
         ("input tokens", f"{counts.input_tokens:,}", ""),
         ("served from the cache", f"{counts.served:,}", f"{counts.share(counts.served):.1f} %"),
-        ("ideal: infinite memory, whole blocks", f"{counts.ideal:,}", f"{counts.share(counts.ideal):.1f} %"),
-        (
-            "KV-only hits lost for want of a state",
-            f"{counts.kv_only:,}",
-            f"{counts.share(counts.kv_only):.1f} %",
-        ),
-        (
-            "states kept",
-            f"{counts.checkpoints_kept:,}",
-            f"{counts.checkpoints_skipped:,} skipped: no slot free",
-        ),
-        (
-            "prefill steps",
-            f"{counts.prefill_steps:,}",
-            f"{counts.hits_given_up:,} hits given up for a running state",
-        ),
+        ("ideal: infinite memory", f"{counts.ideal:,}", f"{counts.share(counts.ideal):.1f} %"),
+        ("KV-only hits lost: no state", f"{counts.kv_only:,}", f"{counts.share(counts.kv_only):.1f} %"),
+        ("prefill steps", f"{counts.prefill_steps:,}", ""),
+        *_states(result),
         *_memory(result),
-        (
-            "operations a second",
-            f"{result.operations_a_second:,.0f}",
-            f"{result.seconds:.1f} s for the whole replay",
-        ),
+        ("operations a second", f"{result.operations_a_second:,.0f}", f"{result.seconds:.1f} s in all"),
+    ]
+
+
+def _states(result: Result) -> list[Row]:
+    return [
+        ("states kept", f"{result.counts.checkpoints_kept:,}", ""),
+        ("states skipped: no slot free", f"{result.counts.checkpoints_skipped:,}", ""),
+        ("hits given up for a state slot", f"{result.counts.hits_given_up:,}", ""),
     ]
 
 
 def _memory(result: Result) -> list[Row]:
-    stayed = result.stats.tombstoned_states
+    evictions, stayed, asked = result.evictions, result.stats.tombstoned_states, result.settings
     return [
-        ("evicted KV tokens", f"{result.evictions.kv_tokens:,}", ""),
-        ("evicted states", f"{result.evictions.states:,}", f"{stayed:,} of them left their KV in the tree"),
-        (
-            "peak KV slots",
-            f"{result.peak_kv:,}",
-            _of(result.peak_kv, result.sizes.kv, result.settings.kv_tokens),
-        ),
-        (
-            "peak state slots",
-            f"{result.peak_states:,}",
-            _of(result.peak_states, result.sizes.states, result.settings.states),
-        ),
+        ("evicted KV tokens", f"{evictions.kv_tokens:,}", ""),
+        ("evicted states", f"{evictions.states:,}", f"{stayed:,} left their KV there"),
+        ("peak KV slots", f"{result.peak_kv:,}", _of(result.peak_kv, result.sizes.kv, asked.kv_tokens)),
+        ("peak state slots", f"{result.peak_states:,}", _of(result.peak_states, result.sizes.states, asked.states)),
     ]
 
 
 def _of(peak: int, size: int, asked: int | None) -> str:
     if asked is None:
-        return "of as many as it takes never to evict"
+        return "of as many as needed"
     return f"of {size:,} ({100 * peak / size:.1f} %)"
 
 
@@ -98,8 +83,9 @@ def verdict(result: Result) -> str:
     """One line: every slot accounted for, or what is wrong."""
     if result.problems:
         return "NOT SOUND: " + "; ".join(result.problems)
-    kv, states = (f"{a.size:,} {a.kind} = {a.tree:,} tree + {a.free:,} free" for a in result.accounts)
-    return f"every slot accounted for: {kv}; {states}. All invariants hold, no lock is held."
+    kv, states = (f"= {account.tree:,} tree + {account.free:,} free" for account in result.accounts)
+    slots = f"{result.sizes.kv:,} KV {kv}, {result.sizes.states:,} states {states}"
+    return f"every slot accounted for: {slots}; all invariants hold, no lock is held"
 
 
 def render(result: Result) -> Group:

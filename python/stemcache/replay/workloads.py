@@ -86,8 +86,8 @@ def _longdoc(rng: random.Random, make: Synthesis) -> Iterator[Request]:
     shelf: list[tuple[Text, Text, int]] = []
     for now in _arrivals(rng, 4000):
         if len(shelf) < 12:
-            document = (instruction, make.segment(rng.randint(6000, 24000)))
-            shelf.append((document, document, rng.randint(3, 12)))
+            new = (instruction, make.segment(rng.randint(6000, 24000)))
+            shelf.append((new, new, rng.randint(3, 12)))
         document, talk, questions = shelf.pop(rng.randrange(len(shelf)))
         base = talk if rng.random() < 0.3 else document
         prompt = (*base, make.segment(rng.randint(12, 60)))

@@ -31,6 +31,7 @@ struct EntryArguments<'py> {
     state_slot: i64,
     owned: usize,
     state_length: Option<usize>,
+    state_ready: bool,
 }
 
 impl<'py> EntryArguments<'py> {
@@ -40,6 +41,7 @@ impl<'py> EntryArguments<'py> {
         state_slot: i64,
         owned: i64,
         state_length: Option<i64>,
+        state_ready: bool,
     ) -> PyResult<Self> {
         let py = tokens.py();
         Ok(Self {
@@ -48,6 +50,7 @@ impl<'py> EntryArguments<'py> {
             state_slot,
             owned: length(py, "owned", owned)?,
             state_length: state_length.map(|given| length(py, "state_length", given)).transpose()?,
+            state_ready,
         })
     }
 
@@ -58,6 +61,7 @@ impl<'py> EntryArguments<'py> {
             state_slot: self.state_slot,
             owned: self.owned,
             state_length: self.state_length,
+            state_ready: self.state_ready,
         }
     }
 }
@@ -130,7 +134,7 @@ impl RadixIndex {
     }
 
     /// Gives the tree the KV of a key and the state at its end.
-    #[pyo3(signature = (tokens, slots, state_slot, namespace=Namespace::Omitted, owned=0, after=None, state_length=None))]
+    #[pyo3(signature = (tokens, slots, state_slot, namespace=Namespace::Omitted, owned=0, after=None, state_length=None, state_ready=true))]
     #[expect(clippy::too_many_arguments, reason = "the public call")]
     fn insert(
         &self,
@@ -142,8 +146,9 @@ impl RadixIndex {
         owned: i64,
         after: Option<u64>,
         state_length: Option<i64>,
+        state_ready: bool,
     ) -> PyResult<Insert> {
-        let arguments = EntryArguments::new(tokens, slots, state_slot, owned, state_length)?;
+        let arguments = EntryArguments::new(tokens, slots, state_slot, owned, state_length, state_ready)?;
         let (entry, start) = (arguments.entry(), namespace.start(after));
         let long = entry.tokens.len() >= LONG_KEY;
         let done = self.tree.try_call(py, long, |tree| tree.insert(start, &entry))?;
@@ -151,7 +156,8 @@ impl RadixIndex {
     }
 
     /// Inserts after the lock's node and moves the lock to the new end.
-    #[pyo3(signature = (lock, tokens, slots, state_slot, owned=0, state_length=None))]
+    #[pyo3(signature = (lock, tokens, slots, state_slot, owned=0, state_length=None, state_ready=true))]
+    #[expect(clippy::too_many_arguments, reason = "the public call")]
     fn advance(
         slf: &Bound<'_, Self>,
         lock: &Bound<'_, Lock>,
@@ -160,10 +166,11 @@ impl RadixIndex {
         state_slot: i64,
         owned: i64,
         state_length: Option<i64>,
+        state_ready: bool,
     ) -> PyResult<Advance> {
         let py = slf.py();
         let receipt = Self::own(slf, lock)?;
-        let arguments = EntryArguments::new(tokens, slots, state_slot, owned, state_length)?;
+        let arguments = EntryArguments::new(tokens, slots, state_slot, owned, state_length, state_ready)?;
         let entry = arguments.entry();
         let long = entry.tokens.len() >= LONG_KEY;
         let done = slf.get().tree.try_call(py, long, |tree| tree.advance(receipt, &entry))?;
@@ -172,6 +179,18 @@ impl RadixIndex {
             slots: self::slots(py, done.slots),
             lock: Self::receipt(slf, done.receipt)?,
         })
+    }
+
+    /// A state that waited was written: it can be matched, locked and evicted.
+    fn publish_state(&self, py: Python<'_>, node: u64) -> PyResult<()> {
+        let node = NodeId::from_u64(node);
+        self.tree.try_call(py, false, |tree| tree.publish_state(node))
+    }
+
+    /// A state that waited is not worth keeping: takes it out.
+    fn discard_state(&self, py: Python<'_>, node: u64) -> PyResult<Evicted> {
+        let node = NodeId::from_u64(node);
+        Ok(Evicted::new(py, self.tree.try_call(py, false, |tree| tree.discard_state(node))?))
     }
 
     /// Protects a node's state and the KV of its path from eviction.

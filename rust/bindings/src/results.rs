@@ -211,5 +211,5 @@ macro_rules! stats {
 stats! {
     matches, matched_tokens, kv_only_tokens, short_by_namespace, short_by_limit, short_by_state_evicted,
     short_by_no_state, short_by_miss, inserts, stored_tokens, duplicate_tokens, stored_states,
-    duplicate_states, splits, evicted_tokens, evicted_states, tombstoned_states, locks_held,
+    duplicate_states, splits, evicted_tokens, evicted_states, tombstoned_states, discarded_states, locks_held,
 }

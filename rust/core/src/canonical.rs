@@ -111,7 +111,8 @@ fn hash_node(hash: &mut Xxh3, node: &Node) {
         hash.update(&number.to_le_bytes());
     }
     node.tokens.iter().for_each(|token| hash.update(&token.to_le_bytes()));
-    for number in node.slots.iter().chain([&node.state_slot, &node.kv.locks, &node.state.locks]) {
+    let flags = [node.state_slot, node.kv.locks, node.state.locks, u32::from(node.pending)];
+    for number in node.slots.iter().chain(&flags) {
         hash.update(&number.to_le_bytes());
     }
 }
@@ -123,7 +124,11 @@ fn describe(node: &Node) -> String {
     };
     let tokens = few(node.tokens.iter().take(8).copied().collect(), node.tokens.len());
     let slots = few(node.slots.iter().take(8).copied().map(i64::from).collect(), node.slots.len());
-    let state = if node.has_state() { node.state_slot.to_string() } else { "-".into() };
+    let state = match node.state_slot {
+        0 => "-".into(),
+        slot if node.pending => format!("{slot}(pending)"),
+        slot => slot.to_string(),
+    };
     format!(
         "{}..{} tokens={tokens} kv={slots} state={state} locks={}/{}",
         node.start(),

@@ -91,8 +91,8 @@ impl Tree {
         });
         let stamped = (1..=self.clock).contains(&node.state.stamp);
         report.expect(3, stamped || !node.has_state(), || format!("the state of node {index} has no stamp"));
-        let kv = node.is_leaf() && node.kv.locks == 0;
-        let state = node.has_state() && node.state.locks == 0;
+        let kv = node.is_evictable_leaf();
+        let state = node.has_state() && !node.state_is_protected();
         for (name, claim, evictable) in [("KV", &node.kv, kv), ("state", &node.state, state)] {
             report.expect(3, (claim.standing != Standing::Out) == evictable, || {
                 format!(
@@ -110,9 +110,11 @@ impl Tree {
         report.expect(5, parent.is_root() || parent.kv.locks >= node.kv.locks, || {
             format!("node {index} has {} KV locks, its parent {}", node.kv.locks, parent.kv.locks)
         });
-        report.expect(6, node.has_state() || node.state.locks == 0, || {
-            format!("tombstone {index} has {} state locks", node.state.locks)
+        report.expect(6, node.has_usable_state() || node.state.locks == 0, || {
+            format!("node {index} has {} state locks, but no state to use", node.state.locks)
         });
+        report
+            .expect(6, node.has_state() || !node.pending, || format!("tombstone {index} waits for a state"));
     }
 
     fn check_key(&self, report: &mut Report, index: u32, node: &Node) {
@@ -152,8 +154,8 @@ impl Tree {
     fn check_accounts(&self, report: &mut Report) {
         let (mut kv, mut state) = (Account::default(), Account::default());
         for (_, node) in self.nodes.iter() {
-            *side(&mut kv, node.kv.locks) += node.units();
-            *side(&mut state, node.state.locks) += usize::from(node.has_state());
+            *side(&mut kv, node.kv.locks > 0) += node.units();
+            *side(&mut state, node.state_is_protected()) += usize::from(node.has_state());
         }
         for (name, counted, kept) in [("KV", kv, self.kv_account), ("state", state, self.state_account)] {
             report.expect(7, counted == kept, || format!("{name}: counted {counted:?}, kept {kept:?}"));
@@ -261,8 +263,8 @@ fn check_leaf(report: &mut Report, index: u32, node: &Node) {
     });
 }
 
-fn side(account: &mut Account, locks: u32) -> &mut usize {
-    if locks == 0 { &mut account.evictable } else { &mut account.protected }
+fn side(account: &mut Account, protected: bool) -> &mut usize {
+    if protected { &mut account.protected } else { &mut account.evictable }
 }
 
 #[cfg(test)]

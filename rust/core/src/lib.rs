@@ -12,10 +12,11 @@
 //! 1. A slot is in one node at most, and the sets of owned slots are exactly those in the nodes.
 //! 2. A root has an empty key, no state, a lock for ever, is in neither queue, and has children.
 //! 3. A node other than a root has a stamp of its own in the KV order, and in the state order exactly if it has a
-//!    state. The KV queue holds the unlocked leaves, the state queue the unlocked states.
+//!    state. The KV queue holds the unlocked leaves, the state queue the states that neither a lock
+//!    nor a pending copy protects.
 //! 4. A leaf has a state, unless a lock saved it from being deleted.
 //! 5. A node's KV locks are at least its state locks, and at least its child's KV locks.
-//! 6. A tombstone has no state lock.
+//! 6. A tombstone has no state lock and waits for no state; a state that is still being written has no lock either.
 //! 7. The accounts equal the sums over the nodes.
 //! 8. (An order that one operation makes: a child younger than its parent. It cannot be seen in a tree at rest; the
 //!    model tests compare both recency orders with an oracle's after every operation.)

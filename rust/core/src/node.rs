@@ -57,6 +57,8 @@ pub(crate) struct Node {
     pub(crate) lost_state: bool,
     /// A lock saved this childless tombstone from being deleted.
     pub(crate) spared: bool,
+    /// The state's bytes are still being written: nobody may go on from it, and it cannot be evicted.
+    pub(crate) pending: bool,
 }
 
 impl Node {
@@ -75,6 +77,7 @@ impl Node {
             generation: 0,
             lost_state: false,
             spared: false,
+            pending: false,
         }
     }
 
@@ -95,6 +98,21 @@ impl Node {
 
     pub(crate) fn has_state(&self) -> bool {
         self.state_slot != 0
+    }
+
+    /// Whether the node could be deleted as it stands.
+    pub(crate) fn is_evictable_leaf(&self) -> bool {
+        self.is_leaf() && self.kv.locks == 0 && !self.pending
+    }
+
+    /// Whether a request can go on from the state.
+    pub(crate) fn has_usable_state(&self) -> bool {
+        self.has_state() && !self.pending
+    }
+
+    /// Whether something keeps the state from being evicted.
+    pub(crate) fn state_is_protected(&self) -> bool {
+        self.state.locks > 0 || self.pending
     }
 
     pub(crate) fn units(&self) -> usize {

@@ -53,6 +53,8 @@ counters! {
     evicted_states,
     /// Of these, the ones whose KV stayed.
     tombstoned_states,
+    /// States taken out before they could be used, because they were not worth keeping.
+    discarded_states,
     /// Locks held now.
     locks_held,
 }

@@ -13,7 +13,7 @@ struct Fixture {
 }
 
 fn insert(tree: &mut Tree, tokens: &[i64], slots: &[i64], owned: usize, state_slot: i64) -> NodeId {
-    let entry = Entry { tokens, slots, state_slot, owned, state_length: None };
+    let entry = Entry { tokens, slots, state_slot, owned, state_length: None, state_ready: true };
     tree.insert(Start::Root(None), &entry).unwrap().node.unwrap()
 }
 

@@ -79,7 +79,7 @@ impl Tree {
     }
 
     fn evict_state(&mut self, node: u32, out: &mut Evicted) {
-        if self.nodes[node].is_leaf() && self.nodes[node].kv.locks == 0 {
+        if self.nodes[node].is_evictable_leaf() {
             self.evict_leaf(node, out);
         } else {
             out.state_slots.push(i64::from(self.take_state(node)));
@@ -88,8 +88,9 @@ impl Tree {
     }
 
     fn drop_unlocked(&mut self, node: u32, out: &mut Evicted) {
-        let unlocked = self.nodes[node].kv.locks == 0;
-        if self.nodes[node].has_state() && self.nodes[node].state.locks == 0 {
+        // What has children at this point has some that stay.
+        let unlocked = self.nodes[node].is_evictable_leaf();
+        if self.nodes[node].has_state() && !self.nodes[node].state_is_protected() {
             out.state_slots.push(i64::from(self.take_state(node)));
             self.counters.tombstoned_states += u64::from(!unlocked);
         }
@@ -97,6 +98,15 @@ impl Tree {
             let parent = self.delete(node, out);
             self.settle(parent);
         }
+    }
+
+    /// Takes out a state that waits to be written, and the node, too, if that leaves it a tombstone without children
+    /// or lock.
+    pub(super) fn evict_pending(&mut self, node: u32) -> Evicted {
+        let mut out =
+            Evicted { state_slots: vec![i64::from(self.take_pending_state(node))], ..Evicted::default() };
+        self.prune(Some(node), &mut out);
+        out
     }
 
     /// Deletes a leaf whose state is gone; returns its parent, unless that was a root that went with it.

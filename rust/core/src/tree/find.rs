@@ -76,8 +76,10 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::StaleNode`], [`Error::Namespace`]: the node to go on from is gone, or lies elsewhere.
+    /// [`Error::Argument`]: a bigram key does not begin with the token that its node ends with.
     pub fn find(&mut self, start: Start<'_>, tokens: &[i64], limit: Option<usize>) -> Result<Match> {
         let origin = self.origin(start)?;
+        self.check_boundary(origin, tokens)?;
         let mut path = std::mem::take(&mut self.path);
         let (found, hit) = self.search(origin, tokens, limit, &mut path);
         for &index in &path[..hit] {
@@ -115,6 +117,7 @@ impl Tree {
     /// As for [`Tree::find`].
     pub fn peek(&self, start: Start<'_>, tokens: &[i64], limit: Option<usize>) -> Result<Match> {
         let origin = self.origin(start)?;
+        self.check_boundary(origin, tokens)?;
         Ok(self.search(origin, tokens, limit, &mut Vec::new()).0)
     }
 
@@ -169,7 +172,7 @@ impl Tree {
 
     /// How many nodes of `path` lead to its deepest one with a state.
     fn deepest_state(&self, path: &[u32]) -> usize {
-        path.iter().rposition(|&index| self.nodes[index].has_state()).map_or(0, |at| at + 1)
+        path.iter().rposition(|&index| self.nodes[index].has_usable_state()).map_or(0, |at| at + 1)
     }
 
     /// Follows `key` from the origin for at most `limit` units, and fills `path` with the nodes that it
@@ -231,6 +234,20 @@ impl Tree {
             return Err(Error::Namespace { given: owned(given), node: owned(own) });
         }
         Ok(Some(Origin { node, end: self.nodes[node].end as usize }))
+    }
+
+    /// Bigram keys overlap: what goes on from a node begins with the node's last token.
+    pub(super) fn check_boundary(&self, origin: Option<Origin>, tokens: &[i64]) -> Result<()> {
+        let (Some(origin), [given, ..]) = (origin, tokens) else { return Ok(()) };
+        let last = self.nodes[origin.node].tokens.last();
+        if self.overlap == 0 || last.is_none_or(|last| last == given) {
+            return Ok(());
+        }
+        let rule = format!(
+            "a bigram key that goes on from a node begins with its last token {}",
+            last.unwrap_or(&0)
+        );
+        Err(Error::Argument { name: "the first token", given: *given, rule })
     }
 
     fn namespace_of<'a>(&'a self, start: Start<'a>) -> Option<&'a str> {

@@ -19,6 +19,9 @@ pub struct Entry<'a> {
     pub owned: usize,
     /// Units that the state has consumed, from the root. None: all of the key, before it is floored.
     pub state_length: Option<usize>,
+    /// Whether the state's bytes are there. If a copy has yet to write them, nobody can go on from the state, or
+    /// evict it, until [`Tree::publish_state`].
+    pub state_ready: bool,
 }
 
 /// What an insert did.
@@ -121,6 +124,7 @@ impl Tree {
     fn plan(&mut self, origin: Option<Origin>, entry: &Entry<'_>, path: &mut Vec<u32>) -> Result<Plan> {
         let units = self.whole_units(entry.tokens);
         let start = origin.map_or(0, |origin| origin.end);
+        self.check_boundary(origin, entry.tokens)?;
         self.check_lengths(start, units, entry)?;
         path.clear();
         let walk = match origin {
@@ -182,7 +186,7 @@ impl Tree {
         let state_exists = self.nodes[end].has_state();
         if !state_exists {
             self.state_owned.add(state);
-            self.give_state(end, state);
+            self.give_state(end, state, entry.state_ready);
         }
         let freed = &entry.slots[owned..walk.units.max(owned)];
         self.kv_owned.remove_all(freed);

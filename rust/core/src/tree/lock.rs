@@ -119,7 +119,7 @@ impl Tree {
 
     fn protect_state(&mut self, node: u32) -> bool {
         let node = &mut self.nodes[node];
-        if !node.has_state() {
+        if !node.has_usable_state() {
             return false;
         }
         node.state.locks += 1;

@@ -4,6 +4,7 @@ mod evict;
 mod find;
 mod insert;
 mod lock;
+mod pending;
 mod structure;
 
 pub use evict::Evicted;

@@ -21,8 +21,8 @@ impl Tree {
     /// Enters or leaves both queues, whichever the node's locks, children and state now say.
     pub(super) fn requeue(&mut self, index: u32) {
         let node = &self.nodes[index];
-        let kv = node.is_leaf() && node.kv.locks == 0;
-        let state = node.has_state() && node.state.locks == 0;
+        let kv = node.is_evictable_leaf();
+        let state = node.has_state() && !node.state_is_protected();
         self.kv_queue.set_member(&mut self.nodes, index, kv);
         self.state_queue.set_member(&mut self.nodes, index, state);
     }
@@ -69,14 +69,27 @@ impl Tree {
         }
     }
 
-    /// Puts a state at the end of a tombstone, as the most recent one.
-    pub(super) fn give_state(&mut self, index: u32, slot: u32) {
+    /// Puts a state at the end of a tombstone, as the most recent one; not ready, it waits for `publish_state`.
+    pub(super) fn give_state(&mut self, index: u32, slot: u32, ready: bool) {
         let node = &mut self.nodes[index];
         node.state_slot = slot;
         node.state.stamp = node.kv.stamp;
-        node.lost_state = false;
         node.spared = false;
-        self.state_account.evictable += 1;
+        node.pending = true;
+        self.state_account.protected += 1;
+        if ready {
+            self.publish(index);
+        } else {
+            self.requeue(index);
+        }
+    }
+
+    /// A state that waited can be used and evicted from now on.
+    pub(super) fn publish(&mut self, index: u32) {
+        let node = &mut self.nodes[index];
+        node.pending = false;
+        node.lost_state = false;
+        self.state_account.release(1);
         self.requeue(index);
         if let Some(events) = &mut self.events {
             events.state_stored(index);
@@ -88,11 +101,22 @@ impl Tree {
         if let Some(events) = &mut self.events {
             events.state_removed(index);
         }
+        self.nodes[index].lost_state = true;
+        self.state_account.evictable -= 1;
+        self.clear_state(index)
+    }
+
+    /// Takes out a state that waits to be written; nobody ever saw it.
+    pub(super) fn take_pending_state(&mut self, index: u32) -> u32 {
+        self.nodes[index].pending = false;
+        self.state_account.protected -= 1;
+        self.clear_state(index)
+    }
+
+    fn clear_state(&mut self, index: u32) -> u32 {
         let node = &mut self.nodes[index];
         let slot = std::mem::take(&mut node.state_slot);
-        node.lost_state = true;
         node.spared = node.is_leaf();
-        self.state_account.evictable -= 1;
         self.state_owned.remove(slot);
         self.requeue(index);
         slot

@@ -1,0 +1,160 @@
+"""Copies of states that the host has decided on and the device has yet to do.
+
+The engine takes them once a step, before its forward pass and on the same stream, and reports them done. What they read is
+locked in the tree, what they write is in nobody else's hands, and a state that they put into the tree can be matched only
+afterwards. So one batch never depends on its own results.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from stemcache._core import Lock
+from stemcache.cache.request import Request
+from stemcache.cache.slots import StateSlots
+
+if TYPE_CHECKING:
+    from stemcache.pools.hybrid import HybridPools
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+class Kind(Enum):
+    """What a copy does, and between which pools."""
+
+    CLEAR = "clear"  # zeroes a running slot
+    COPY = "copy"  # between slots of the state pool
+    STORE = "store"  # from the state pool into a checkpoint
+    LOAD = "load"  # from a checkpoint into the state pool
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One copy.
+
+    Attributes:
+        kind: what it does.
+        target: the slot it writes.
+        source: the slot it reads; None for a clear.
+        depth: tokens that the state will have consumed.
+        pin: protects, in the tree, what it reads or the path of what it writes.
+        node: whose state it writes, if that is the tree's.
+        request: whose running state it writes, if it is a request's.
+    """
+
+    kind: Kind
+    target: int
+    depth: int
+    source: int | None = None
+    pin: Lock | None = None
+    node: int | None = None
+    request: Request | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCopies:
+    """A batch of copies: slots on the host, int64 [n] each. They are independent of each other.
+
+    Attributes:
+        clear: slots of the state pool to zero.
+        copy: [2, n], sources and destinations in the state pool.
+        store: [2, n], sources in the state pool, destinations in the checkpoint pool.
+        load: [2, n], sources in the checkpoint pool, destinations in the state pool.
+    """
+
+    clear: Int64Array
+    copy: Int64Array
+    store: Int64Array
+    load: Int64Array
+    jobs: tuple[Job, ...] = field(repr=False)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.jobs)
+
+    def run(self, pools: "HybridPools") -> None:
+        """Launches them all on the current stream, one batched call of each kind; does not wait for the device."""
+        if self.clear.size:
+            pools.state.clear_slots(self.clear)
+        if self.copy.size:
+            pools.state.copy_from(self.copy[0], self.copy[1])
+        if pools.checkpoints is not None and self.load.size:
+            pools.checkpoints.load_into(pools.state, self.load[0], self.load[1])
+        if pools.checkpoints is not None and self.store.size:
+            pools.checkpoints.store_from(pools.state, self.store[0], self.store[1])
+
+
+class CopyQueue:
+    """The copies that wait, and those that the engine has taken.
+
+    Args:
+        running: slots of the state pool.
+        cached: slots of the pool that cached states lie in; the same object without checkpoints.
+    """
+
+    def __init__(self, running: StateSlots, cached: StateSlots) -> None:
+        self._running = running
+        self._cached = cached
+        self._waiting: list[Job] = []
+        self._taken: dict[int, Job] = {}
+
+    def add(self, job: Job) -> None:
+        """Queues a copy and holds its slots."""
+        for slots, slot in self._ends(job):
+            slots.hold(slot)
+        self._waiting.append(job)
+
+    def take(self) -> PendingCopies:
+        """Everything that waits, as one batch."""
+        jobs = tuple(self._waiting)
+        self._waiting.clear()
+        self._taken.update((id(job), job) for job in jobs)
+        pairs = {kind: _pairs(jobs, kind) for kind in (Kind.COPY, Kind.STORE, Kind.LOAD)}
+        clear = np.array([job.target for job in jobs if job.kind is Kind.CLEAR], dtype=np.int64)
+        return PendingCopies(clear, pairs[Kind.COPY], pairs[Kind.STORE], pairs[Kind.LOAD], jobs)
+
+    def finish(self, copies: PendingCopies) -> list[Job]:
+        """The jobs of a batch that were taken and are done now; marks and frees their slots."""
+        done = [job for job in copies.jobs if self._taken.pop(id(job), None) is not None]
+        for job in done:
+            target = self._ends(job)[0]
+            target[0].mark(target[1], job.depth)
+            self._release(job)
+        return done
+
+    def cancel(self, request: Request) -> list[Job]:
+        """Drops what waits to be written into a request's slots; what was taken already goes on."""
+        dropped = [job for job in self._waiting if job.request is request]
+        self._waiting = [job for job in self._waiting if job.request is not request]
+        for job in dropped:
+            self._release(job)
+        for job in self._taken.values():
+            if job.request is request:
+                job.request = None
+        return dropped
+
+    def forget_nodes(self) -> None:
+        """The tree was reset: no copy writes into it any more."""
+        for job in (*self._waiting, *self._taken.values()):
+            job.node = None
+
+    def _release(self, job: Job) -> None:
+        for slots, slot in self._ends(job):
+            slots.let_go(slot)
+
+    def _ends(self, job: Job) -> list[tuple[StateSlots, int]]:
+        """Target and source, each with its pool."""
+        target = self._cached if job.kind is Kind.STORE else self._running
+        ends = [(target, job.target)]
+        if job.source is not None:
+            ends.append((self._cached if job.kind is Kind.LOAD else self._running, job.source))
+        return ends
+
+
+def _pairs(jobs: Iterable[Job], kind: Kind) -> Int64Array:
+    pairs = [(job.source or 0, job.target) for job in jobs if job.kind is kind]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
