@@ -102,7 +102,9 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         use_mem_rope=True,
     ),
     "lfm2": _config("Lfm2Config", _HEADS, _MLP, layer_types=["conv", "conv", _FULL, "conv"]),
-    "mamba2": _config("Mamba2Config", num_heads=8, head_dim=8, state_size=16, n_groups=2, num_hidden_layers=3, chunk_size=16),
+    "mamba2": _config(
+        "Mamba2Config", num_heads=8, head_dim=8, state_size=16, n_groups=2, num_hidden_layers=3, chunk_size=16
+    ),
 }
 # Families whose forward drops a restored recurrent state, without a word, when more than one token follows.
 DEAF_CONFIGS: dict[str, Callable[[], Any]] = {

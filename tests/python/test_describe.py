@@ -171,7 +171,10 @@ def state_layer(*recurrent):
             ],
             "attention layers 0 and 2 differ",
         ),
-        ([state_layer(torch.zeros(1, 2, 3, 4)), state_layer(torch.zeros(1, 4, 3, 4))], "recurrent layers 0 and 1 differ"),
+        (
+            [state_layer(torch.zeros(1, 2, 3, 4)), state_layer(torch.zeros(1, 4, 3, 4))],
+            "recurrent layers 0 and 1 differ",
+        ),
         ([state_layer(torch.zeros(1, 2, 3, 4)), state_layer(None)], "recurrent layers 0 and 1 differ"),
         ([state_layer(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))], "layer 0 keeps 2 temporal states"),
         ([kv_layer(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4).half())], "float32 and V in torch.float16"),

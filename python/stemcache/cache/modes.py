@@ -69,7 +69,7 @@ class ExtraBuffer:
         self.track_slots = track_slots
 
     def source(self, req: Request, running: StateSlots, lag: int) -> Source | None:
-        """The last tracked state. (A replayed suffix does not concern a state that was written aside.)"""
+        """The last tracked state; a lag of the running one does not concern it."""
         del running, lag
         if req.mamba_last_track_seqlen is None:
             return None
@@ -84,18 +84,18 @@ class ExtraBuffer:
         """Which track slot holds the last state: the one that is not written next."""
         return (req.mamba_next_track_idx + 1) % self.track_slots
 
-    def next_slot(self, req: Request, running: StateSlots) -> int | None:
-        """The slot for the next tracked state."""
+    def writes(self, req: Request, running: StateSlots) -> int | None:
+        """Which track slot the next state goes to; None if there is none to be had."""
         del running
-        return req.mamba_ping_pong_track_buffer[req.mamba_next_track_idx]
+        return req.mamba_next_track_idx
 
-    def tracked(self, req: Request) -> None:
-        """The next slot was written."""
-        req.mamba_next_track_idx = (req.mamba_next_track_idx + 1) % self.track_slots
+    def written(self, req: Request, index: int) -> None:
+        """A state was written there: the other one is next."""
+        req.mamba_next_track_idx = (index + 1) % self.track_slots
 
 
 class LazyExtraBuffer(ExtraBuffer):
-    """Extra buffer whose second track slot is allocated when a tracked state still waits to be cached."""
+    """Extra buffer whose second track slot is allocated only when a tracked state still waits to be cached."""
 
     name = "extra_buffer_lazy"
 
@@ -103,23 +103,21 @@ class LazyExtraBuffer(ExtraBuffer):
         """The index stays at the slot that was written last."""
         return req.mamba_next_track_idx
 
-    def next_slot(self, req: Request, running: StateSlots) -> int | None:
-        """The slot written last if its state is cached, else the other one; None if no second one can be had."""
-        buffer = req.mamba_ping_pong_track_buffer
+    def writes(self, req: Request, running: StateSlots) -> int | None:
+        """The slot written last if its state was cached meanwhile, else the other one."""
         if req.mamba_last_track_seqlen is None:
-            return buffer[req.mamba_next_track_idx]
+            return req.mamba_next_track_idx
         other = 1 - req.mamba_next_track_idx
-        if buffer[other] is None:
+        if req.mamba_ping_pong_track_buffer[other] is None:
             fresh = running.alloc(1)
             if fresh is None:
                 return None
-            buffer[other] = fresh[0]
-        req.mamba_next_track_idx = other
-        req.mamba_last_track_seqlen = None
-        return buffer[other]
+            req.mamba_ping_pong_track_buffer[other] = fresh[0]
+        return other
 
-    def tracked(self, req: Request) -> None:
-        """The index moves only when the next slot is asked for."""
+    def written(self, req: Request, index: int) -> None:
+        """A state was written there: that is the one to keep."""
+        req.mamba_next_track_idx = index
 
 
 def by_name(name: str) -> NoBuffer | ExtraBuffer:
@@ -128,7 +126,7 @@ def by_name(name: str) -> NoBuffer | ExtraBuffer:
     Raises:
         InvalidArgumentError: there is none.
     """
-    modes = {"no_buffer": NoBuffer, "extra_buffer": ExtraBuffer, "extra_buffer_lazy": LazyExtraBuffer}
+    modes: dict[str, type[NoBuffer | ExtraBuffer]] = {"no_buffer": NoBuffer, "extra_buffer": ExtraBuffer, "extra_buffer_lazy": LazyExtraBuffer}
     if name not in modes:
         raise InvalidArgumentError(f"mode is {name!r}, but it must be one of: {', '.join(modes)}")
     return modes[name]()

@@ -42,6 +42,7 @@ class Request:
         mamba_ping_pong_track_buffer: the slots that the engine writes states at chunk boundaries into.
         mamba_next_track_idx: which of them is written next (lazy: which was written last).
         mamba_last_track_seqlen: tokens consumed by the state tracked last, until it is cached.
+        mamba_writing_track_idx: which track slot the engine was told to write, until it reports that done.
         mamba_branching_seqlen: where a checkpoint would help the next request with this prefix.
         mamba_cow_src_index: the cached state that will be copied into the running slot, until that is done.
         mamba_needs_clear: the running slot has to be zeroed before the first forward pass.
@@ -61,6 +62,7 @@ class Request:
     mamba_ping_pong_track_buffer: list[int | None] = field(default_factory=list)
     mamba_next_track_idx: int = 0
     mamba_last_track_seqlen: int | None = None
+    mamba_writing_track_idx: int | None = None
     mamba_branching_seqlen: int | None = None
     mamba_cow_src_index: int | None = None
     mamba_needs_clear: bool = False

@@ -166,7 +166,9 @@ _RULES: dict[str, Callable[[Any], _Shapes]] = {
 def _state_of(config: Any, layers: int, dtype: torch.dtype) -> StateLayout:
     rule = _RULES.get(config.model_type)
     if rule is None:
-        raise InvalidArgumentError(f"no rule for the states of model type {config.model_type!r}; try layouts_from_cache")
+        raise InvalidArgumentError(
+            f"no rule for the states of model type {config.model_type!r}; try layouts_from_cache"
+        )
     temporal, window = rule(config)
     return StateLayout(layers, temporal, torch.float32, (ConvWindow(window, dtype),))
 

@@ -196,6 +196,17 @@ class RequestRows:
         self._check_span(row, start, stop)
         return self._host[row, start:stop].astype(np.int64)
 
+    def view(self, row: int, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """What `read` gives, as a read-only view of the row at no cost; it changes with the row.
+
+        Raises:
+            InvalidArgumentError: no such row; positions past its end.
+        """
+        self._check_span(row, start, stop)
+        view = self._host[row, start:stop]
+        view.flags.writeable = False
+        return view
+
     def _check_span(self, row: int, start: int, stop: int) -> None:
         _row(row, self.requests)
         if not 0 <= start <= stop <= self.max_tokens:

@@ -1,0 +1,1 @@
+"""The life of a request over the index and the pools."""
