@@ -3,6 +3,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+PIP = $(BIN)/uv pip install --quiet --python $(BIN)/python
 CARGO ?= cargo
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml') \
 	Cargo.toml Cargo.lock pyproject.toml README.md
@@ -19,29 +20,33 @@ help:
 	@echo 'make bench   the benchmarks of the core (criterion) and of the binding'
 	@echo 'VENV=dir     use another virtual environment than .venv'
 
-$(BIN)/python:
+$(BIN)/uv:
 	$(call say,making a virtual environment in $(VENV))
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-# The tools, from pyproject's dev group, so that there is one list of them.
-$(VENV)/.tools: pyproject.toml | $(BIN)/python
-	$(call say,installing the tools)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+# What building needs, and then everything that the checks and tests need: pyproject's dependency groups are the lists.
+$(VENV)/.build-tools: pyproject.toml | $(BIN)/uv
+	$(call say,installing the build tools)
+	$(PIP) --group build
 	@touch $@
 
-$(VENV)/.installed: $(SOURCES) | $(VENV)/.tools
+$(VENV)/.test-tools: pyproject.toml | $(BIN)/uv
+	$(call say,installing what the tests need (the first time this takes some minutes: torch))
+	$(PIP) --group dev
+	@touch $@
+
+$(VENV)/.installed: $(SOURCES) | $(VENV)/.build-tools
 	$(call say,building the wheel and installing it)
 	@rm -rf $(VENV)/wheel
 	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python --out $(VENV)/wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(ls $(VENV)/wheel/*.whl)[report]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(VENV)/wheel/*.whl
+	$(PIP) --reinstall-package stemcache "$$(ls $(VENV)/wheel/*.whl)[report]"
 	@touch $@
 
 demo: $(VENV)/.installed
 	$(call say,replaying a generated chat workload through the real index and allocators)
-	$(BIN)/stemcache replay --workload chat --requests 2000 --kv-tokens 400000 --states 600 \
-		--checkpoint ends,branches --report $(VENV)/demo.html
+	$(BIN)/stemcache replay --workload chat --requests 3000 --kv-tokens 300000 --states 300 --concurrency 16 \
+		--report $(VENV)/demo.html
 	@echo 'The same as pictures: $(VENV)/demo.html'
 
 test: rust-checks rust-tests python-checks python-tests
@@ -58,20 +63,20 @@ rust-tests:
 	$(call say,the documentation builds without a warning)
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked --quiet
 
-python-checks: $(VENV)/.installed
+python-checks: $(VENV)/.installed $(VENV)/.test-tools
 	$(call say,ruff, mypy and stubtest)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest stemcache._core
 
-python-tests: $(VENV)/.installed
+python-tests: $(VENV)/.installed $(VENV)/.test-tools
 	$(call say,the package: pytest)
 	$(BIN)/python -m pytest -q
 
 deep:
 	$(call say,the model tests at length)
-	MODEL_CASES=20000 $(CARGO) test --release --locked --test model
+	MODEL_CASES=12000 $(CARGO) test --release --locked --test model
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q tests/python/test_state_machine.py
 
 bench: $(VENV)/.installed

@@ -1,7 +1,8 @@
 """Tiny models of each hybrid family, with random weights, built from configurations alone.
 
-With the weights of `transformers`' default initialisation a recurrent state hardly matters, and a test of restored states has
-no power; `build` draws larger weights and slows the decay, so that logits spread by about 1 and a zeroed state moves them by 2 to 8.
+With the weights of `transformers`' default initialisation a recurrent state hardly matters, and a test of restored
+states has no power; `build` draws larger weights and slows the decay, so that logits spread by about 1 and a zeroed
+state moves them by 2 to 8.
 """
 
 from collections.abc import Callable
@@ -151,7 +152,8 @@ def build(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any
     config = (CONFIGS | DEAF_CONFIGS)[family]()
     config.initializer_range = 0.3 if family in _LARGE_WEIGHTS else 0.15
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(config)
     _slow_decay(model)
     return model.to(dtype).eval()
 

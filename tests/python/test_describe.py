@@ -1,18 +1,20 @@
 """Layouts read off configurations and off live caches: the two witnesses must agree on every family."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the pools need torch")
+pytest.importorskip("torch", reason="the pools need torch")
 pytest.importorskip("transformers", minversion="5.24", reason="layouts are read off transformers 5.24 and newer")
 
-import transformers  # noqa: E402
-from hf_models import CONFIGS, DEAF_CONFIGS, VOCABULARY, build  # noqa: E402
-from transformers import DynamicCache  # noqa: E402
+import torch
+import transformers
+from transformers import DynamicCache
 
-from stemcache.errors import InvalidArgumentError  # noqa: E402
-from stemcache.pools import (  # noqa: E402
+from hf_models import CONFIGS, DEAF_CONFIGS, VOCABULARY, build
+from stemcache.errors import InvalidArgumentError
+from stemcache.pools import (
     ConvWindow,
     KvLayout,
     ModelLayouts,
@@ -42,7 +44,7 @@ EXPECTED = {
 }
 
 
-def expected(family, dtype):
+def expected(family: str, dtype: torch.dtype) -> ModelLayouts:
     state_layers, kv_layers, temporal, window, kv = EXPECTED[family]
     return ModelLayouts(
         state=StateLayout(len(state_layers), temporal, torch.float32, (ConvWindow(window, dtype),)),
@@ -53,31 +55,31 @@ def expected(family, dtype):
     )
 
 
-def forward(model, n=9):
+def forward(model: Any, n: int = 9) -> Any:
     tokens = torch.randint(3, VOCABULARY, (1, n), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         return model(input_ids=tokens, use_cache=True).cache
 
 
-def test_all_families_are_tested():
+def test_all_families_are_tested() -> None:
     assert EXPECTED.keys() == CONFIGS.keys()
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_configuration_says_what_the_model_keeps(family):
+def test_a_configuration_says_what_the_model_keeps(family: str) -> None:
     config = CONFIGS[family]()
     assert layouts_from_config(config, torch.bfloat16) == expected(family, torch.bfloat16)
     assert layouts_from_config(config) == expected(family, torch.float32)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_live_cache_says_the_same(family):
+def test_a_live_cache_says_the_same(family: str) -> None:
     model = build(family, torch.bfloat16)
     transposed = is_transposed(model.config)
     assert layouts_from_cache(forward(model), transposed=transposed) == expected(family, torch.bfloat16)
 
 
-def test_the_configuration_of_a_real_model_needs_no_weights():
+def test_the_configuration_of_a_real_model_needs_no_weights() -> None:
     """Qwen3-Next 80B as published: 36 recurrent layers of 32 x 128 x 128, 12 of attention."""
     layouts = layouts_from_config(transformers.Qwen3NextConfig(dtype="bfloat16"))
     assert layouts.state is not None
@@ -88,13 +90,13 @@ def test_the_configuration_of_a_real_model_needs_no_weights():
     assert layouts.state.temporal_dtype == torch.float32
 
 
-def test_the_text_part_of_a_multimodal_configuration_counts():
+def test_the_text_part_of_a_multimodal_configuration_counts() -> None:
     whole = transformers.Qwen3_5Config()
     assert layouts_from_config(whole) == layouts_from_config(whole.text_config)
     assert is_transposed(whole)
 
 
-def test_a_pool_of_the_layout_holds_the_model_s_states():
+def test_a_pool_of_the_layout_holds_the_model_s_states() -> None:
     model = build("qwen3_5")
     cache = forward(model)
     layouts = layouts_from_cache(cache, transposed=is_transposed(model.config))
@@ -111,7 +113,7 @@ def test_a_pool_of_the_layout_holds_the_model_s_states():
 
 
 @pytest.mark.parametrize("family", ["jamba", "mamba", "falcon_mamba"])
-def test_states_without_heads_count_as_one_head(family):
+def test_states_without_heads_count_as_one_head(family: str) -> None:
     layouts = layouts_from_cache(forward(build(family)))
     assert layouts.state is not None
     assert layouts.state.temporal == (1, 64, 8)
@@ -119,43 +121,44 @@ def test_states_without_heads_count_as_one_head(family):
 
 
 @pytest.mark.parametrize("family", DEAF_CONFIGS)
-def test_a_model_type_without_a_rule_is_refused_by_its_name(family):
+def test_a_model_type_without_a_rule_is_refused_by_its_name(family: str) -> None:
     config = DEAF_CONFIGS[family]()
     with pytest.raises(InvalidArgumentError, match=f"{config.model_type}"):
         layouts_from_config(config)
 
 
-def test_an_unknown_kind_of_layer_is_refused_by_its_name():
+def test_an_unknown_kind_of_layer_is_refused_by_its_name() -> None:
     config = transformers.Gemma3TextConfig(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])
     with pytest.raises(InvalidArgumentError, match="sliding_attention"):
         layouts_from_config(config)
 
 
-def test_a_cache_that_keeps_its_states_elsewhere_is_refused():
+def test_a_cache_that_keeps_its_states_elsewhere_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="layer 0 is empty"):
         layouts_from_cache(forward(build("minimax")))
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "lfm2", "mamba2", "falcon_h1"])
-def test_an_empty_cache_is_refused(family):
+def test_an_empty_cache_is_refused(family: str) -> None:
     with pytest.raises(InvalidArgumentError, match="layer 0 is empty: run a forward"):
         layouts_from_cache(DynamicCache(config=CONFIGS[family]()))
 
 
-def test_a_window_of_kv_is_refused():
+def test_a_window_of_kv_is_refused() -> None:
     config = transformers.Gemma3TextConfig(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])
     cache = DynamicCache(config=config)
-    for layer in cache.layers:
+    layers: list[Any] = cache.layers
+    for layer in layers:
         layer.update(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
     with pytest.raises(InvalidArgumentError, match="layer 0 keeps a window of KV"):
         layouts_from_cache(cache)
 
 
-def kv_layer(k, v):
+def kv_layer(k: torch.Tensor, v: torch.Tensor) -> SimpleNamespace:
     return SimpleNamespace(keys=k, values=v, get_seq_length=lambda: k.shape[2])
 
 
-def state_layer(*recurrent):
+def state_layer(*recurrent: torch.Tensor | None) -> SimpleNamespace:
     filled = dict(enumerate(recurrent))
     return SimpleNamespace(conv_states={0: torch.zeros(1, 8, 4)}, recurrent_states=filled)
 
@@ -180,12 +183,12 @@ def state_layer(*recurrent):
         ([kv_layer(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4).half())], "float32 and V in torch.float16"),
     ],
 )
-def test_what_no_layout_can_say_is_refused(layers, message):
+def test_what_no_layout_can_say_is_refused(layers: list[Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         layouts_from_cache(SimpleNamespace(layers=layers))
 
 
-def test_several_conv_windows_of_a_layer_are_several_windows():
+def test_several_conv_windows_of_a_layer_are_several_windows() -> None:
     layer = SimpleNamespace(
         conv_states={0: torch.zeros(1, 8, 4), 1: torch.zeros(1, 6, 3).half()}, recurrent_states={0: None, 1: None}
     )

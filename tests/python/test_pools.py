@@ -1,15 +1,20 @@
 """The pools in torch: contents, refusals, and no call that waits for the device."""
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-torch = pytest.importorskip("torch", reason="the pools need torch")
+pytest.importorskip("torch", reason="the pools need torch")
 
-from guards import SyncError, no_sync  # noqa: E402
+import torch
 
-import stemcache  # noqa: E402
-from stemcache.errors import InvalidArgumentError, OutOfSlotsError, SlotOwnershipError  # noqa: E402
-from stemcache.pools import (  # noqa: E402
+import stemcache
+from guards import SyncError, no_sync
+from stemcache.errors import InvalidArgumentError, OutOfSlotsError, SlotOwnershipError
+from stemcache.pools import (
     ConvWindow,
     Cursors,
     HybridPools,
@@ -18,8 +23,12 @@ from stemcache.pools import (  # noqa: E402
     RequestRows,
     StateLayout,
     StatePool,
+    StateTensors,
     memory,
 )
+
+Slots: TypeAlias = npt.NDArray[np.int64]
+States: TypeAlias = tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]
 
 DEVICES = [
     "cpu",
@@ -39,34 +48,39 @@ CONV_ONLY = StateLayout(layers=2, conv=(ConvWindow((8, 3), torch.float32),))
 
 
 @pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
+def device(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
-def numbered(shape, start, device="cpu"):
+def numbered(shape: tuple[int, ...], start: int, device: str = "cpu") -> torch.Tensor:
     """Small distinct integers: exact in every dtype here."""
     size = int(np.prod(shape))
     return ((torch.arange(size, dtype=torch.float32) + start) % 251).reshape(shape).to(device)
 
 
-def states(layout, n, start=1, device="cpu"):
-    """n states, [layers, n, ...] each."""
+def states(layout: StateLayout, n: int, start: int = 1, device: str = "cpu") -> States:
+    """N states, [layers, n, ...] each."""
     temporal = None if layout.temporal is None else numbered((layout.layers, n, *layout.temporal), start, device)
     return temporal, tuple(numbered((layout.layers, n, *w.shape), start + i, device) for i, w in enumerate(layout.conv))
 
 
-def slots(*numbers):
+def everything(pool: StatePool) -> list[torch.Tensor]:
+    return StateTensors(pool.temporal, pool.conv).parts()
+
+
+def slots(*numbers: int) -> Slots:
     return np.array(numbers, dtype=np.int64)
 
 
-def same(tensor, expected):
+def same(tensor: torch.Tensor, expected: Any) -> bool:
     return torch.equal(tensor.float().cpu(), expected.float().cpu())
 
 
-def holds(gathered, expected):
+def holds(gathered: StateTensors, expected: Any) -> None:
     temporal, conv = expected
     assert (gathered.temporal is None) == (temporal is None)
-    assert temporal is None or same(gathered.temporal, temporal)
+    assert gathered.temporal is None or temporal is None or same(gathered.temporal, temporal)
     assert len(gathered.conv) == len(conv)
     assert all(same(part, want) for part, want in zip(gathered.conv, conv, strict=True))
 
@@ -74,7 +88,7 @@ def holds(gathered, expected):
 # KV
 
 
-def test_kv_comes_back_from_the_slots_it_went_to(device):
+def test_kv_comes_back_from_the_slots_it_went_to(device: str) -> None:
     pool = KvPool(KV, 16, device)
     k, v = numbered((3, 4, 2, 4), 1), numbered((3, 4, 1, 6), 100)
     pool.store(slots(9, 2, 16, 5), k, v)
@@ -87,7 +101,7 @@ def test_kv_comes_back_from_the_slots_it_went_to(device):
     assert not pool.v[:, untouched].any()
 
 
-def test_kv_layers_are_views(device):
+def test_kv_layers_are_views(device: str) -> None:
     pool = KvPool(KV, 4, device)
     k, v = pool.layer(1)
     k[3] = 7
@@ -98,7 +112,7 @@ def test_kv_layers_are_views(device):
     assert v.shape == (5, 1, 6)
 
 
-def test_a_copy_reads_all_before_it_writes_any(device):
+def test_a_copy_reads_all_before_it_writes_any(device: str) -> None:
     pool = KvPool(KV, 8, device)
     k, v = numbered((3, 3, 2, 4), 1), numbered((3, 3, 1, 6), 50)
     pool.store(slots(1, 2, 3), k, v)
@@ -108,13 +122,13 @@ def test_a_copy_reads_all_before_it_writes_any(device):
     assert same(pool.gather(slots(1))[0], k[:, :1])
 
 
-def test_a_copy_in_blocks_is_the_same(device, monkeypatch):
+def test_a_copy_in_blocks_is_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_TEMPORARY_BYTES", {"cpu": 1, "cuda": 1})
     test_a_copy_reads_all_before_it_writes_any(device)
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 16])
-def test_every_slot_of_the_allocator_is_a_row(device, page_size):
+def test_every_slot_of_the_allocator_is_a_row(device: str, page_size: int) -> None:
     allocator = stemcache.KvAllocator(32) if page_size == 1 else stemcache.PagedKvAllocator(32, page_size)
     given = allocator.alloc(32)
     assert given is not None
@@ -126,7 +140,7 @@ def test_every_slot_of_the_allocator_is_a_row(device, page_size):
         pool.gather(slots(pool.rows))
 
 
-def test_slots_need_be_neither_int64_nor_writable_nor_contiguous():
+def test_slots_need_be_neither_int64_nor_writable_nor_contiguous() -> None:
     pool = KvPool(KV, 8)
     k, v = numbered((3, 2, 2, 4), 1), numbered((3, 2, 1, 6), 1)
     given = np.array([3, 0, 5, 0], dtype=np.int32)
@@ -137,13 +151,13 @@ def test_slots_need_be_neither_int64_nor_writable_nor_contiguous():
 
 
 @pytest.mark.parametrize("bad", [slots(-1), slots(9), np.array([1.0]), np.array([[1]])])
-def test_kv_refuses_slots_that_it_does_not_have(bad):
+def test_kv_refuses_slots_that_it_does_not_have(bad: Any) -> None:
     pool = KvPool(KV, 8)
     with pytest.raises(InvalidArgumentError, match="slots"):
         pool.gather(bad)
 
 
-def test_kv_refuses_other_shapes():
+def test_kv_refuses_other_shapes() -> None:
     pool = KvPool(KV, 8)
     with pytest.raises(InvalidArgumentError, match=r"v must have shape \(3, 2, 1, 6\), not \(3, 1, 1, 6\)"):
         pool.store(slots(1, 2), numbered((3, 2, 2, 4), 1), numbered((3, 1, 1, 6), 1))
@@ -156,7 +170,7 @@ def test_kv_refuses_other_shapes():
 
 
 @pytest.mark.parametrize("layout", [STATE, CONV_ONLY])
-def test_states_come_back_from_the_slots_they_went_to(device, layout):
+def test_states_come_back_from_the_slots_they_went_to(device: str, layout: StateLayout) -> None:
     pool = StatePool(layout, 6, device)
     stored = states(layout, 3)
     pool.store(slots(6, 1, 4), *stored)
@@ -164,10 +178,10 @@ def test_states_come_back_from_the_slots_they_went_to(device, layout):
     temporal, conv = stored
     holds(pool.gather(4), (None if temporal is None else temporal[:, 2], tuple(part[:, 2] for part in conv)))
     assert all(part.dtype == window.dtype for part, window in zip(pool.conv, layout.conv, strict=True))
-    assert not any(part[:, [0, 2, 3, 5]].any() for part in (*pool.conv, *([] if temporal is None else [pool.temporal])))
+    assert not any(part[:, [0, 2, 3, 5]].any() for part in everything(pool))
 
 
-def test_one_state_needs_no_axis(device):
+def test_one_state_needs_no_axis(device: str) -> None:
     pool = StatePool(STATE, 4, device)
     temporal, conv = states(STATE, 1)
     assert temporal is not None
@@ -175,7 +189,7 @@ def test_one_state_needs_no_axis(device):
     holds(pool.gather(slots(3)), (temporal, conv))
 
 
-def test_what_was_gathered_does_not_change_with_the_pool(device):
+def test_what_was_gathered_does_not_change_with_the_pool(device: str) -> None:
     pool = StatePool(STATE, 2, device)
     stored = states(STATE, 1)
     pool.store(slots(1), *stored)
@@ -190,7 +204,7 @@ def test_what_was_gathered_does_not_change_with_the_pool(device):
 @pytest.mark.parametrize(
     ("source", "target"), [(slots(1, 2), slots(2, 1)), (slots(1, 2), slots(2, 3)), (slots(2, 1), slots(3, 2))]
 )
-def test_states_copied_in_a_chain_or_a_circle(device, source, target):
+def test_states_copied_in_a_chain_or_a_circle(device: str, source: Slots, target: Slots) -> None:
     pool = StatePool(STATE, 4, device)
     pool.store(slots(1, 2), *states(STATE, 2))
     before = pool.gather(source)
@@ -198,7 +212,7 @@ def test_states_copied_in_a_chain_or_a_circle(device, source, target):
     holds(pool.gather(target), (before.temporal, before.conv))
 
 
-def test_one_state_copied(device):
+def test_one_state_copied(device: str) -> None:
     pool = StatePool(STATE, 4, device)
     stored = states(STATE, 1)
     pool.store(slots(2), *stored)
@@ -210,17 +224,17 @@ def test_one_state_copied(device):
     assert not pool.temporal[:, [0, 3]].any()
 
 
-def test_cleared_slots_are_zero_and_others_are_not(device):
+def test_cleared_slots_are_zero_and_others_are_not(device: str) -> None:
     pool = StatePool(STATE, 4, device)
     pool.store(slots(1, 2, 3), *states(STATE, 3))
     pool.clear_slots(slots(1, 3))
     for slot, zero in ((1, True), (2, False), (3, True)):
-        assert [bool(part[:, slot].any()) for part in (pool.temporal, *pool.conv)] == [not zero] * 3
+        assert [bool(part[:, slot].any()) for part in everything(pool)] == [not zero] * 3
     pool.clear_slots(2)
-    assert not any(part.any() for part in (pool.temporal, *pool.conv))
+    assert not any(part.any() for part in everything(pool))
 
 
-def test_a_copy_on_the_host_goes_back_into_any_pool_of_the_layout(device):
+def test_a_copy_on_the_host_goes_back_into_any_pool_of_the_layout(device: str) -> None:
     pool = StatePool(STATE, 4, device)
     stored = states(STATE, 2)
     pool.store(slots(1, 4), *stored)
@@ -235,7 +249,7 @@ def test_a_copy_on_the_host_goes_back_into_any_pool_of_the_layout(device):
         StatePool(CONV_ONLY, 4, device).load_cpu_copy(copy, slots(1, 2))
 
 
-def test_state_layers_are_views(device):
+def test_state_layers_are_views(device: str) -> None:
     pool = StatePool(STATE, 4, device)
     layer = pool.layer(1)
     assert layer.temporal is not None
@@ -248,7 +262,7 @@ def test_state_layers_are_views(device):
     assert not got.temporal[0].any()
 
 
-def test_states_of_another_kind_are_refused():
+def test_states_of_another_kind_are_refused() -> None:
     pool = StatePool(STATE, 4)
     temporal, conv = states(STATE, 2)
     assert temporal is not None
@@ -261,13 +275,13 @@ def test_states_of_another_kind_are_refused():
         pool.store(slots(1, 2), temporal, (conv[0], conv[1][:, :1]))
     with pytest.raises(InvalidArgumentError, match="not all in this pool's 0 to 4"):
         pool.clear_slots(5)
-    assert not any(part.any() for part in (pool.temporal, *pool.conv))
+    assert not any(part.any() for part in everything(pool))
 
 
 # request rows and cursors
 
 
-def test_rows_are_handed_out_once(device):
+def test_rows_are_handed_out_once(device: str) -> None:
     rows = RequestRows(3, 8, device)
     given = [rows.alloc() for _ in range(3)]
     assert sorted(row for row in given if row is not None) == [0, 1, 2]
@@ -282,7 +296,7 @@ def test_rows_are_handed_out_once(device):
             rows.free(row)
 
 
-def test_host_and_device_say_the_same(device):
+def test_host_and_device_say_the_same(device: str) -> None:
     rows = RequestRows(4, 16, device)
     rows.write(2, 3, slots(9, 8, 7))
     rows.append(slots(2, 0), slots(6, 0), slots(6, 5))
@@ -294,14 +308,14 @@ def test_host_and_device_say_the_same(device):
     assert host.sum() == 9 + 8 + 7 + 6 + 5
 
 
-def test_a_row_read_is_no_view():
+def test_a_row_read_is_no_view() -> None:
     rows = RequestRows(1, 4)
     rows.write(0, 0, slots(1, 2))
     rows.read(0, 0, 2)[0] = 7
     assert rows.read(0, 0, 2).tolist() == [1, 2]
 
 
-def test_a_freed_row_forgets(device):
+def test_a_freed_row_forgets(device: str) -> None:
     rows = RequestRows(2, 4, device)
     row = rows.alloc()
     assert row is not None
@@ -316,7 +330,7 @@ def test_a_freed_row_forgets(device):
     assert not rows.write_pos.tensor.any()
 
 
-def test_rows_refuse_what_they_cannot_hold():
+def test_rows_refuse_what_they_cannot_hold() -> None:
     rows = RequestRows(2, 4)
     for call in (
         lambda: rows.write(0, 2, slots(1, 2, 3)),
@@ -335,7 +349,7 @@ def test_rows_refuse_what_they_cannot_hold():
     assert rows.read(0, 0, 4).tolist() == [0] * 4
 
 
-def test_cursors_have_a_mirror(device):
+def test_cursors_have_a_mirror(device: str) -> None:
     cursors = Cursors(4, device, width=2)
     cursors.set(slots(3, 1), [[1, 2], [3, 4]])
     cursors.set(0, 9)
@@ -344,9 +358,9 @@ def test_cursors_have_a_mirror(device):
     assert cursors.tensor.tolist() == [[8, 7], [13, 24], [0, 0], [1, 2]]
     cursors.clear(1)
     assert cursors.get(1).tolist() == cursors.tensor[1].tolist() == [0, 0]
-    for wrong in (lambda: cursors.set(4, 0), lambda: cursors.set(0, [1, 2, 3]), lambda: cursors.set(0, 2**31)):
+    for row, values in ((4, 0), (0, [1, 2, 3]), (0, 2**31)):
         with pytest.raises(InvalidArgumentError):
-            wrong()
+            cursors.set(row, values)
     with pytest.raises(InvalidArgumentError):
         cursors.get(-1)
 
@@ -354,14 +368,14 @@ def test_cursors_have_a_mirror(device):
 # all pools
 
 
-def hybrid(**changes):
-    settings = {"layout": STATE, "kv_layout": KV, "requests": 4, "max_tokens": 32}
+def hybrid(**changes: Any) -> HybridPools:
+    settings: dict[str, Any] = {"layout": STATE, "kv_layout": KV, "requests": 4, "max_tokens": 32}
     return HybridPools(64, 5, **{**settings, **changes})
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_bytes_needed_is_what_is_allocated(device, page_size):
-    settings = {
+def test_bytes_needed_is_what_is_allocated(device: str, page_size: int) -> None:
+    settings: dict[str, Any] = {
         "layout": STATE,
         "kv_layout": KV,
         "page_size": page_size,
@@ -373,12 +387,12 @@ def test_bytes_needed_is_what_is_allocated(device, page_size):
     needed = HybridPools.bytes_needed(64, 5, **settings)
     pools = HybridPools(64, 5, device=device, **settings)
 
-    def size(*tensors):
+    def size(*tensors: torch.Tensor) -> int:
         return sum(tensor.nbytes for tensor in tensors)
 
     assert pools.kv is not None
     assert needed["kv"] == size(pools.kv.k, pools.kv.v)
-    assert needed["state"] == size(pools.state.temporal, *pools.state.conv)
+    assert needed["state"] == size(*everything(pools.state))
     cursors = (pools.rows.state_slot, pools.rows.track_slot, pools.rows.track_length, pools.rows.write_pos)
     assert needed["rows"] == size(pools.rows.req_to_token, *(cursor.tensor for cursor in cursors))
     assert pools.checkpoints is not None
@@ -386,7 +400,7 @@ def test_bytes_needed_is_what_is_allocated(device, page_size):
     assert needed["total"] == sum(needed.values()) - needed["total"]
 
 
-def test_pools_and_allocators_agree_about_slots():
+def test_pools_and_allocators_agree_about_slots() -> None:
     pools = hybrid(page_size=16, checkpoint="int8", checkpoint_states=3)
     assert pools.kv is not None
     assert pools.checkpoint_allocator is not None
@@ -403,7 +417,7 @@ def test_pools_and_allocators_agree_about_slots():
     assert isinstance(hybrid().kv_allocator, stemcache.KvAllocator)
 
 
-def test_a_model_without_attention_has_no_kv_bytes():
+def test_a_model_without_attention_has_no_kv_bytes() -> None:
     pools = hybrid(kv_layout=None)
     assert pools.kv is None
     assert pools.checkpoints is None
@@ -411,12 +425,12 @@ def test_a_model_without_attention_has_no_kv_bytes():
     assert HybridPools.bytes_needed(64, 5, layout=STATE)["kv"] == 0
 
 
-def test_pools_that_do_not_fit_are_refused_with_the_numbers(monkeypatch):
+def test_pools_that_do_not_fit_are_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """CASES 59: also the checkpoints count."""
     needed = HybridPools.bytes_needed(64, 5, layout=STATE, kv_layout=KV, checkpoint="int8", checkpoint_states=7)
-    allocated = []
-    monkeypatch.setattr(torch, "zeros", lambda *a, **k: allocated.append(a))
-    monkeypatch.setattr(memory, "free_bytes", lambda device: needed["total"] - 1)
+    allocated: list[object] = []
+    monkeypatch.setattr(torch, "zeros", lambda *shape, **_: allocated.append(shape))
+    monkeypatch.setattr(memory, "free_bytes", lambda _: needed["total"] - 1)
     with pytest.raises(OutOfSlotsError, match=f"need {needed['total']} bytes on cpu .*checkpoints") as refusal:
         HybridPools(64, 5, layout=STATE, kv_layout=KV, checkpoint="int8", checkpoint_states=7)
     assert f"and {needed['total'] - 1} are free" in str(refusal.value)
@@ -424,9 +438,9 @@ def test_pools_that_do_not_fit_are_refused_with_the_numbers(monkeypatch):
     assert not allocated
 
 
-def test_exactly_what_fits_is_allocated(monkeypatch):
+def test_exactly_what_fits_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = HybridPools.bytes_needed(64, 5, layout=STATE, kv_layout=KV, requests=4, max_tokens=32)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: needed["total"])
+    monkeypatch.setattr(memory, "free_bytes", lambda _: needed["total"])
     assert hybrid().state.slots == 5
 
 
@@ -438,14 +452,14 @@ def test_exactly_what_fits_is_allocated(monkeypatch):
         lambda device: RequestRows(2**26, 2**26, device),
     ],
 )
-def test_more_than_any_machine_has_is_refused(device, make):
+def test_more_than_any_machine_has_is_refused(device: str, make: Callable[[str], Any]) -> None:
     if memory.free_bytes(torch.device(device)) is None:
         pytest.skip("this system does not say how much memory is free")
     with pytest.raises(OutOfSlotsError, match="are free"):
         make(device)
 
 
-def test_free_memory_is_a_plausible_number(device):
+def test_free_memory_is_a_plausible_number(device: str) -> None:
     free = memory.free_bytes(torch.device(device))
     if free is None:
         pytest.skip("this system does not say how much memory is free")
@@ -465,13 +479,13 @@ def test_free_memory_is_a_plausible_number(device):
         ({"checkpoint": "int8", "checkpoint_states": -1}, "checkpoint_states"),
     ],
 )
-def test_pools_half_asked_for_are_refused(changes, message):
+def test_pools_half_asked_for_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         hybrid(**changes)
 
 
 @pytest.mark.parametrize("sizes", [(0, 5), (64, 0), (-1, 5), (64, True), (1.5, 5)])
-def test_sizes_are_positive_integers(sizes):
+def test_sizes_are_positive_integers(sizes: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         HybridPools(*sizes, layout=STATE, kv_layout=KV)
 
@@ -479,13 +493,14 @@ def test_sizes_are_positive_integers(sizes):
 # no call waits for the device
 
 
-def test_no_call_of_the_pools_waits_for_the_device(device):
+def test_no_call_of_the_pools_waits_for_the_device(device: str) -> None:
     pools = hybrid(device=device, page_size=16, checkpoint="int8", checkpoint_states=4)
     assert pools.kv is not None
     assert pools.checkpoints is not None
     k, v = numbered((3, 2, 2, 4), 1, device), numbered((3, 2, 1, 6), 1, device)
     many = states(STATE, 2, device=device)
     single = states(STATE, 1, device=device)
+    assert single[0] is not None
     with no_sync():
         pools.kv.store(slots(16, 20), k, v)
         pools.kv.gather(slots(16))
@@ -502,6 +517,7 @@ def test_no_call_of_the_pools_waits_for_the_device(device):
         pools.checkpoints.store_from(pools.state, slots(2, 4), slots(1, 2))
         pools.checkpoints.load_into(pools.state, slots(2), slots(5))
         row = pools.rows.alloc()
+        assert row is not None
         pools.rows.write(row, 0, slots(16, 17, 18))
         pools.rows.append(slots(row), slots(3), slots(19))
         assert pools.rows.read(row, 0, 4).tolist() == [16, 17, 18, 19]
@@ -525,17 +541,17 @@ def test_no_call_of_the_pools_waits_for_the_device(device):
         lambda t: t[: t[0]],
         lambda t: torch.where(t > 1),
         lambda t: [0, 1][t[1]],
-        lambda t: StatePool(CONV_ONLY, 2).get_cpu_copy(slots(1)),
+        lambda _: StatePool(CONV_ONLY, 2).get_cpu_copy(slots(1)),
     ],
 )
-def test_the_guard_sees_reads(read):
+def test_the_guard_sees_reads(read: Callable[[torch.Tensor], Any]) -> None:
     tensor = torch.arange(4)
     with pytest.raises(SyncError), no_sync():
         read(tensor)
     read(tensor)
 
 
-def test_torch_is_not_imported_by_the_index():
+def test_torch_is_not_imported_by_the_index() -> None:
     import subprocess
     import sys
 

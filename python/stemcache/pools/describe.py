@@ -2,9 +2,9 @@
 
 Nothing here imports transformers: configurations and caches are read by their attributes.
 
-A cache object is the better witness, since it holds for every model; a configuration costs no forward and is enough to plan a
-pool. Layers that keep a window of KV, or states of several shapes, are refused: a prefix of their KV is not the KV of
-the prefix, or there is no one tensor to stack them in.
+A cache object is the better witness, since it holds for every model; a configuration costs no forward and is enough to
+plan a pool. Layers that keep a window of KV, or states of several shapes, are refused: a prefix of their KV is not the
+KV of the prefix, or there is no one tensor to stack them in.
 """
 
 from collections.abc import Callable

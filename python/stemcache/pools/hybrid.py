@@ -38,7 +38,8 @@ class HybridPools:
         checkpoint_allocator: who owns each checkpoint slot, or None.
 
     Raises:
-        InvalidArgumentError: a size below 1, KV that is not whole pages, an unknown quantiser, checkpoints half asked for.
+        InvalidArgumentError: a size below 1, KV that is not whole pages, an unknown quantiser, checkpoints half asked
+            for.
         OutOfSlotsError: the device's free memory is less than `bytes_needed`. Nothing was allocated.
     """
 

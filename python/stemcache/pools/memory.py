@@ -1,4 +1,4 @@
-"""What all pools share: slots become an index with one copy, and what does not fit is refused before it is allocated."""
+"""What all pools share: slots become an index by one copy; what does not fit is refused before it is allocated."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -121,7 +121,9 @@ def _move(pool: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> Non
 def _blocks(pool: torch.Tensor, moved: int) -> Iterator[torch.Tensor]:
     row = math.prod(pool.shape[2:]) * pool.itemsize
     budget = _TEMPORARY_BYTES.get(pool.device.type, 256 << 20)
-    yield from pool.split(max(1, budget // max(1, row * moved)))
+    layers = max(1, budget // max(1, row * moved))
+    for first in range(0, pool.shape[0], layers):
+        yield pool[first : first + layers]
 
 
 def free_bytes(device: torch.device) -> int | None:

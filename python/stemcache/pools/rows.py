@@ -1,4 +1,4 @@
-"""What the device knows of each running request: its KV slots, its state slots, its cursors. The host has a mirror of all."""
+"""What the device knows of each running request (KV slots, state slots, cursors), with a mirror on the host."""
 
 from typing import Any
 
@@ -35,7 +35,8 @@ class Cursors:
         Raises:
             InvalidArgumentError: no such row.
         """
-        return self._host[_row(row, len(self._host))].astype(np.int64)
+        numbers: npt.NDArray[np.int64] = self._host[_row(row, len(self._host))].astype(np.int64)
+        return numbers
 
     def set(self, rows: Any, values: Any) -> None:
         """Writes the numbers of n rows, on the device by one copy.
