@@ -112,11 +112,12 @@ class RadixIndex:
             tokens: [n] token ids, floored to whole pages.
             slots: [>= floored n] KV slots, one a token. Not read in the first `owned`.
             state_slot: the slot of the state.
+            namespace: as for `match`.
             owned: how many slots at the front are the tree's own already (they came from a match).
             after: a node that the caller holds a lock on: tokens, slots and owned count from its end.
             state_length: tokens that the state has consumed, from the root. None: the key's length before flooring.
-            state_ready: False if a copy has yet to write the state's bytes: it can neither be matched, locked nor evicted
-                until `publish_state`.
+            state_ready: False if a copy has yet to write the state's bytes: it can neither be matched, locked nor
+                evicted until `publish_state`.
 
         Raises:
             InvalidArgumentError: the state does not lie at the floored end; too few slots; `owned` exceeds what the

@@ -14,7 +14,8 @@ def test_slots_begin_at_1_and_come_back(make: type[KvAllocator | StateAllocator]
     pool = make(4)
     slots = pool.alloc(4)
     assert slots is not None
-    assert (slots.tolist(), slots.dtype) == ([1, 2, 3, 4], np.int64)
+    assert slots.tolist() == [1, 2, 3, 4]
+    assert slots.dtype == np.int64
     assert pool.alloc(1) is None
     pool.free(slots)
     assert pool.available == pool.size == 4

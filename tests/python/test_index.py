@@ -214,7 +214,7 @@ class TestRefusals:
             ({"events": "all"}, "events is 'all'"),
         ):
             with pytest.raises(stemcache.InvalidArgumentError, match=message):
-                RadixIndex(**settings)  # type: ignore[arg-type]
+                RadixIndex(**settings)
 
     def test_a_bigram_key_repeats_the_boundary(self) -> None:
         index = RadixIndex(bigram=True)
@@ -314,7 +314,7 @@ class TestLocks:
         assert hit.node is not None
         freed = index.reset()
         assert (sorted(freed.kv_slots.tolist()), freed.state_slots.tolist()) == ([1, 2], [1])
-        for stale in (lambda: index.unlock(hit.lock), lambda: index.lock(hit.node)):  # type: ignore[arg-type]
+        for stale in (lambda: index.unlock(hit.lock), lambda: index.lock(hit.node)):
             with pytest.raises(stemcache.StaleNodeError):
                 stale()
         assert index.digest() == RadixIndex().digest()

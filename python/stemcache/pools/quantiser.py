@@ -262,8 +262,8 @@ def _store_by_slot(x: torch.Tensor, q: torch.Tensor, scale: torch.Tensor, finite
     scratch = quant.Scratch(x.dtype, x.device)
     scale = scale.unsqueeze(-2)
     for a, b in pairs:
-        for tile in _tiles(x[:, a], q[:, b], scale[:, b], limit=quant.TILE):
-            quant.quantise(*tile, scratch)
+        for numbers, packed, scales in _tiles(x[:, a], q[:, b], scale[:, b]):
+            quant.quantise(numbers, packed, scales, scratch)
         finite[b] &= quant.settle(scale[:, b], (0, 1, 2, 3))
 
 
@@ -271,14 +271,14 @@ def _load_by_slot(q: torch.Tensor, scale: torch.Tensor, x: torch.Tensor, pairs: 
     scratch = quant.Scratch(x.dtype, x.device)
     scale = scale.unsqueeze(-2)
     for a, b in pairs:
-        for tile in _tiles(q[:, a], scale[:, a], x[:, b], limit=quant.TILE):
-            quant.dequantise(*tile, scratch)
+        for packed, scales, numbers in _tiles(q[:, a], scale[:, a], x[:, b]):
+            quant.dequantise(packed, scales, numbers, scratch)
 
 
-def _tiles(*slot: torch.Tensor, limit: int) -> Iterator[tuple[torch.Tensor, ...]]:
+def _tiles(*slot: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Numbers and scales of one slot, `[L, H, ...]` each, cut alike; the first are numbers."""
     heads, head = slot[0].shape[1], math.prod(slot[0].shape[2:])
-    return zip(*(quant.cut(part, heads, head, limit) for part in slot), strict=True)
+    return zip(*(quant.cut(part, heads, head, quant.TILE) for part in slot), strict=True)
 
 
 def store_batched(x: torch.Tensor, q: torch.Tensor, scale: torch.Tensor, finite: torch.Tensor, pairs: Pairs) -> None:

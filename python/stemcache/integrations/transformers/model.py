@@ -1,0 +1,4 @@
+class CachedModel: pass
+class Generation: pass
+class Prefill: pass
+def make_pools(): pass

@@ -1,0 +1,133 @@
+"""A model is tried before it is trusted: some take a restored state and silently start from nothing.
+
+A short prompt is run at once, and again resumed from a prefix that went out of a cache object and into a new one. Both
+must give the same logits; with a zeroed state they must not, or the trial has shown nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from stemcache.errors import InvalidArgumentError
+from stemcache.integrations.transformers.errors import UnsupportedModelError
+from stemcache.integrations.transformers.layers import CacheLayers, Prefix, zeroed
+from stemcache.integrations.transformers.runner import Runner
+
+LENGTH = 40
+# Several tokens follow each: what goes wrong may be right when only one does.
+CUTS = (17, 33)
+
+# How far two runs of one model may differ: of the spread of its logits, and of what a zeroed state does to them.
+_EXACT, _ROUNDED = (1e-3, 1e-2), (1e-1, 3e-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the trial found: root mean squares over logits, of the worse of the cuts.
+
+    Attributes:
+        error: the resumed run against the plain one.
+        zeroed: the run resumed with a zeroed state against the plain one.
+        spread: standard deviation of the logits.
+        dtype: of the model.
+        slow: tokens after a restored prefix were fed one by one.
+    """
+
+    error: float
+    zeroed: float
+    spread: float
+    dtype: torch.dtype
+    slow: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """The resumed run equals the plain one, up to rounding."""
+        of_spread, of_zeroed = _EXACT if self.dtype in {torch.float32, torch.float64} else _ROUNDED
+        return self.error <= of_spread * self.spread and self.error <= of_zeroed * self.zeroed
+
+    def __str__(self) -> str:
+        """The numbers in a sentence."""
+        return (
+            f"its logits are off by {self.error:.1e} (a zeroed state: {self.zeroed:.1e}; their spread: {self.spread:.1e})"
+        )
+
+
+def prove(runner: Runner, *, slow_resume: bool = False) -> tuple[CacheLayers, Proof]:
+    """Tries a model; the runner is made slow if it has to be, and may be.
+
+    Raises:
+        UnsupportedModelError: it cannot go on from a prefix, or only token by token and that was not allowed.
+    """
+    tokens = _tokens(runner)
+    plain, layers = _plain(runner, tokens)
+    proof = _try(runner, layers, tokens, plain)
+    if proof.exact:
+        return layers, proof
+    slowly = _try(_slowed(runner), layers, tokens, plain)
+    if not slowly.exact:
+        raise UnsupportedModelError(_refusal(runner, proof, f"Token by token {slowly}."))
+    if not slow_resume:
+        hint = f"Token by token {slowly}: slow_resume=True uses that."
+        raise UnsupportedModelError(_refusal(runner, proof, hint))
+    runner.slow = True
+    return layers, slowly
+
+
+def _tokens(runner: Runner) -> torch.Tensor:
+    vocabulary = runner.model.config.get_text_config(decoder=True).vocab_size
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocabulary, (LENGTH,), generator=generator).to(runner.device)
+
+
+def _plain(runner: Runner, tokens: torch.Tensor) -> tuple[torch.Tensor, CacheLayers]:
+    if runner.model.training:
+        raise UnsupportedModelError("the model is in training mode: call its eval() first")
+    logits, cache = runner.begin(tokens)
+    try:
+        layers = CacheLayers.of(runner.model.config, cache) if cache is not None else None
+    except InvalidArgumentError as error:
+        raise UnsupportedModelError(f"{_name(runner)}: {error}") from error
+    if layers is None or layers.layouts.state is None:
+        raise UnsupportedModelError(f"{_name(runner)} keeps no recurrent states in its cache object")
+    return logits, layers
+
+
+def _try(runner: Runner, layers: CacheLayers, tokens: torch.Tensor, plain: torch.Tensor) -> Proof:
+    errors = [_resumed(runner, layers, tokens, plain, cut, lambda prefix: prefix) for cut in CUTS]
+    controls = [_resumed(runner, layers, tokens, plain, cut, zeroed) for cut in CUTS]
+    return Proof(max(errors), min(controls), float(plain.float().std()), runner.dtype, runner.slow)
+
+
+def _resumed(  # noqa: PLR0913, PLR0917 - one place that puts the parts together
+    runner: Runner,
+    layers: CacheLayers,
+    tokens: torch.Tensor,
+    plain: torch.Tensor,
+    cut: int,
+    change: Callable[[Prefix], Prefix],
+) -> float:
+    """How far the logits after the cut are from those of the plain run."""
+    before = layers.fresh()
+    runner.forward(tokens[:cut], 0, before)
+    after = layers.restore(change(layers.read(before, cut)))
+    logits = runner.forward(tokens[cut:], cut, after, keep=LENGTH - cut)
+    return float((logits - plain[cut:]).float().square().mean().sqrt())
+
+
+def _slowed(runner: Runner) -> Runner:
+    return Runner(runner.model, slow=True)
+
+
+def _name(runner: Runner) -> str:
+    return f"{type(runner.model).__name__} (model type {runner.model.config.model_type!r})"
+
+
+def _refusal(runner: Runner, proof: Proof, hint: str) -> str:
+    cuts = " and ".join(map(str, CUTS))
+    if proof.error < proof.zeroed:
+        what = "differs too much from its plain run"
+    else:
+        what = "does not take up a restored state"
+    return f"{_name(runner)} {what}: resumed at {cuts} of {LENGTH} tokens {proof}. {hint}"
