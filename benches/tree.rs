@@ -165,6 +165,39 @@ fn locks(c: &mut Criterion) {
     group.finish();
 }
 
+/// Calls on leaves all over a tree of many, each as often as any other.
+fn by_nodes(c: &mut Criterion) {
+    let mut group = c.benchmark_group("by_nodes");
+    for n in [1000, 10_000, 100_000] {
+        let (mut tree, leaves) = flat(n);
+        let mut turn = 0;
+        let mut next = move || {
+            turn = (turn + 7919) % n;
+            turn
+        };
+        assert_eq!(tree.find(ROOT, &[5; 16], None).expect("fine").length, 16);
+        group.bench_function(BenchmarkId::new("match", n), |b| {
+            b.iter(|| black_box(tree.find(ROOT, &[next() as i64; 16], None)));
+        });
+        group.bench_function(BenchmarkId::new("lock_and_unlock", n), |b| {
+            b.iter(|| {
+                let receipt = tree.lock(leaves[next()]).expect("the leaf is there");
+                tree.unlock(receipt)
+            });
+        });
+        // The tree stays as it is: the oldest leaf goes, and comes back as the youngest.
+        group.bench_function(BenchmarkId::new("evict_one_and_insert_one", n), |b| {
+            let mut token = n as i64;
+            b.iter(|| {
+                let evicted = tree.evict(1, 0);
+                token += 1;
+                insert(&mut tree, &[token; 16], &evicted.kv_slots, 0, evicted.state_slots[0])
+            });
+        });
+    }
+    group.finish();
+}
+
 fn evictions(c: &mut Criterion) {
     let mut group = c.benchmark_group("evict");
     group.sample_size(10);
@@ -195,5 +228,5 @@ fn evictions(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(all, matches, inserts, chunked_prefill, locks, evictions);
+criterion_group!(all, matches, inserts, chunked_prefill, locks, by_nodes, evictions);
 criterion_main!(all);

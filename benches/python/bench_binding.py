@@ -7,11 +7,12 @@ checked once before it is timed.
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from rich.table import Table
 from stemcache import RadixIndex
 
 Numbers = npt.NDArray[np.int64]
+NODES = (1000, 10_000, 100_000)
 LENGTHS = (128, 1024, 8192, 32_768, 131_072)
 
 
@@ -115,16 +117,42 @@ def locks() -> dict[str, float]:
     return found
 
 
-def evictions() -> dict[str, float]:
-    """One leaf of many, as a server evicts: the median over a tenth of them."""
+def flat(n: int) -> tuple[RadixIndex, list[int]]:
+    """`n` leaves of 16 tokens below the root, the first the oldest."""
+    index = RadixIndex()
+    nodes = [index.insert(np.full(16, i), slots(1 + 16 * i, 16), 1 + i).node or 0 for i in range(n)]
+    return index, nodes
+
+
+def by_nodes() -> dict[str, float]:
+    """Calls on leaves all over a tree of many."""
     found = {}
-    for n in (1000, 10_000, 100_000):
-        index = RadixIndex()
-        for i in range(n):
-            index.insert(np.full(16, i), slots(1 + 16 * i, 16), 1 + i)
-        found[f"evict/one_leaf/{n}"] = median_us(lambda: index.evict(tokens=1), repeats=n // 10)  # noqa: B023
-        if index.total_tokens != 16 * (n - n // 10 - 10):
-            raise AssertionError("each call evicts one leaf")
+    for n in NODES:
+        (index, nodes), turns = flat(n), itertools.cycle(range(0, n * 7919, 7919))
+        keys = [np.full(16, i) for i in range(n)]
+        if index.match(keys[5]).length != 16:
+            raise AssertionError("a wrong answer is not worth timing")
+        found |= calls_by_nodes(n, index, nodes, keys, turns)
+    return found
+
+
+def calls_by_nodes(
+    n: int, index: RadixIndex, nodes: list[int], keys: list[Numbers], turns: Iterator[int]
+) -> dict[str, float]:
+    """The calls on one such tree; the eviction comes last, as it empties a tenth of it."""
+
+    def evict_and_insert() -> None:
+        evicted = index.evict(tokens=1)
+        index.insert(np.full(16, n + next(turns)), evicted.kv_slots, int(evicted.state_slots[0]))
+
+    found = {
+        f"by_nodes/match/{n}": median_us(lambda: index.match(keys[next(turns) % n])),
+        f"by_nodes/lock_and_unlock/{n}": median_us(lambda: index.unlock(index.lock(nodes[next(turns) % n]))),
+        f"by_nodes/evict_one_and_insert_one/{n}": median_us(evict_and_insert),
+        f"by_nodes/evict_one/{n}": median_us(lambda: index.evict(tokens=1), repeats=n // 10),
+    }
+    if index.total_tokens != 16 * (n - n // 10 - 10):
+        raise AssertionError("each call evicts one leaf")
     return found
 
 
@@ -135,7 +163,7 @@ def main() -> None:
     arguments.add_argument("--criterion", type=Path, default=target / "criterion", help="Criterion's folder")
     criterion = arguments.parse_args().criterion
     table = Table("call", "core, us", "from Python, us", "binding, us")
-    for group in (matches, inserts, locks, evictions):
+    for group in (matches, inserts, locks, by_nodes):
         for name, us in group().items():
             core = None if "floor" in name else core_us(criterion, name)
             row = ("", "") if core is None else (f"{core:.2f}", f"{us - core:.2f}")

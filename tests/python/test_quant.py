@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -271,6 +272,25 @@ def test_the_kernels_under_tritons_interpreter() -> None:
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{len(SHAPES) * len(quant.QUANTISABLE)} passed" in run.stdout
+
+
+@pytest.mark.skipif(interpreted(), reason="the interpreter compiles nothing")
+def test_the_kernels_compile_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And divide as IEEE 754 says, without flushing small numbers to zero, and round to bfloat16."""
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    compiler = pytest.importorskip("triton.backends.compiler")
+    from stemcache.pools import quant_triton
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kinds = {"x": "*bf16", "q": "*i8", "scale": "*fp32", "finite": "*u8", "src_slots": "*i64", "dst_slots": "*i64"}
+    blocks = {"BLOCK_V": 128, "BLOCK_K": 64}
+    for kernel, instruction in ((quant_triton._store, "div.rn.f32"), (quant_triton._load, "cvt.rn.bf16")):  # noqa: SLF001
+        signature = {name: "constexpr" if name in blocks else kinds.get(name, "i32") for name in kernel.arg_names}
+        source = triton.compiler.ASTSource(kernel, signature, constexprs=blocks)
+        target = compiler.GPUTarget("cuda", 90, 32)
+        assembly = triton.compile(source, target=target, options={"enable_fp_fusion": False}).asm["ptx"]
+        assert instruction in assembly
+        assert ".ftz" not in assembly
 
 
 @pytest.mark.gpu

@@ -88,7 +88,9 @@ def _launch(
     k_blocks = triton.cdiv(d_k, block_k)
     strides = [stride for tensor in (x, q, scale) for stride in tensor.stride()[:2]]
     grid = (layers * heads * k_blocks, len(tensors[-1]))
-    kernel[grid](*tensors, *strides, heads, d_v, d_k, k_blocks, BLOCK_V=block_v, BLOCK_K=block_k)
+    sizes = heads, d_v, d_k, k_blocks
+    with torch.cuda.device_of(x):  # triton launches on the current device, whatever its arguments are on
+        kernel[grid](*tensors, *strides, *sizes, BLOCK_V=block_v, BLOCK_K=block_k, enable_fp_fusion=False)
 
 
 def store(

@@ -103,10 +103,13 @@ class CacheLayers:
         return own.reshape(len(states), *(self.own_shape or ())).contiguous()
 
 
-def zeroed(prefix: Prefix) -> Prefix:
-    """The same KV with a state of nothing: what a broken cache would serve."""
-    temporal = None if prefix.state.temporal is None else torch.zeros_like(prefix.state.temporal)
-    return Prefix(prefix.k, prefix.v, StateTensors(temporal, tuple(map(torch.zeros_like, prefix.state.conv))))
+def spoiled(prefix: Prefix) -> list[Prefix]:
+    """What broken caches would serve: for each part of the state, the same prefix with that part zeroed."""
+    temporal, conv = prefix.state
+    states = [] if temporal is None else [StateTensors(torch.zeros_like(temporal), conv)]
+    for i, window in enumerate(conv):
+        states.append(StateTensors(temporal, (*conv[:i], torch.zeros_like(window), *conv[i + 1 :])))
+    return [Prefix(prefix.k, prefix.v, state) for state in states]
 
 
 def _own_kv(tokens: torch.Tensor) -> torch.Tensor:
