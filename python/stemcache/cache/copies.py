@@ -1,26 +1,24 @@
 """Copies of states that the host has decided on and the device has yet to do.
 
-The engine takes them once a step, before its forward pass and on the same stream, and reports them done. What they read is
-locked in the tree, what they write is in nobody else's hands, and a state that they put into the tree can be matched only
-afterwards. So one batch never depends on its own results.
+The engine takes them once a step, before its forward pass and on the same stream, and reports them done. What they read
+is locked in the tree, what they write is in nobody else's hands, and a state that they put into the tree can be matched
+only afterwards. So one batch never depends on its own results.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from stemcache._core import Lock
-from stemcache.cache.request import Request
+from stemcache.cache.request import Int64Array, Request
 from stemcache.cache.slots import StateSlots
 
 if TYPE_CHECKING:
     from stemcache.pools.hybrid import HybridPools
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 class Kind(Enum):
@@ -39,8 +37,8 @@ class Job:
     Attributes:
         kind: what it does.
         target: the slot it writes.
+        depth: tokens that the state there will have consumed.
         source: the slot it reads; None for a clear.
-        depth: tokens that the state will have consumed.
         pin: protects, in the tree, what it reads or the path of what it writes.
         node: whose state it writes, if that is the tree's.
         request: whose running state it writes, if it is a request's.
@@ -57,10 +55,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PendingCopies:
-    """A batch of copies: slots on the host, int64 [n] each. They are independent of each other.
+    """A batch of copies: slots on the host, int64. They are independent of each other.
 
     Attributes:
-        clear: slots of the state pool to zero.
+        clear: [n], slots of the state pool to zero.
         copy: [2, n], sources and destinations in the state pool.
         store: [2, n], sources in the state pool, destinations in the checkpoint pool.
         load: [2, n], sources in the checkpoint pool, destinations in the state pool.
@@ -77,7 +75,7 @@ class PendingCopies:
         return bool(self.jobs)
 
     def run(self, pools: "HybridPools") -> None:
-        """Launches them all on the current stream, one batched call of each kind; does not wait for the device."""
+        """Launches them all on the current stream, a batched call of each kind; does not wait for the device."""
         if self.clear.size:
             pools.state.clear_slots(self.clear)
         if self.copy.size:
@@ -99,47 +97,64 @@ class CopyQueue:
     def __init__(self, running: StateSlots, cached: StateSlots) -> None:
         self._running = running
         self._cached = cached
-        self._waiting: list[Job] = []
-        self._taken: dict[int, Job] = {}
+        self._waiting: dict[Job, None] = {}
+        self._taken: set[Job] = set()
+        self._waited_for: Counter[int] = Counter()
 
     def add(self, job: Job) -> None:
         """Queues a copy and holds its slots."""
         for slots, slot in self._ends(job):
             slots.hold(slot)
-        self._waiting.append(job)
+        self._waited_for.update(self._running_slots(job))
+        self._waiting[job] = None
+
+    def waits_for(self, slot: int) -> bool:
+        """Whether a copy that reads or writes this running slot has not been taken: no pass may write there before."""
+        return self._waited_for[slot] > 0
+
+    def writes_to(self, request: Request) -> bool:
+        """Whether a copy into this request's running slot waits to be taken."""
+        slot = request.mamba_pool_idx
+        return slot is not None and self.waits_for(slot) and any(job.request is request for job in self._waiting)
 
     def take(self) -> PendingCopies:
-        """Everything that waits, as one batch."""
+        """Everything that waits, as one batch. What is launched later finds the states written."""
         jobs = tuple(self._waiting)
         self._waiting.clear()
-        self._taken.update((id(job), job) for job in jobs)
-        pairs = {kind: _pairs(jobs, kind) for kind in (Kind.COPY, Kind.STORE, Kind.LOAD)}
+        self._waited_for.clear()
+        self._taken.update(jobs)
+        for job in jobs:
+            slots, slot = self._ends(job)[0]
+            slots.mark(slot, job.depth)
         clear = np.array([job.target for job in jobs if job.kind is Kind.CLEAR], dtype=np.int64)
-        return PendingCopies(clear, pairs[Kind.COPY], pairs[Kind.STORE], pairs[Kind.LOAD], jobs)
+        copy, store, load = (_pairs(jobs, kind) for kind in (Kind.COPY, Kind.STORE, Kind.LOAD))
+        return PendingCopies(clear, copy, store, load, jobs)
 
-    def finish(self, copies: PendingCopies) -> list[Job]:
-        """The jobs of a batch that were taken and are done now; marks and frees their slots."""
-        done = [job for job in copies.jobs if self._taken.pop(id(job), None) is not None]
-        for job in done:
-            target = self._ends(job)[0]
-            target[0].mark(target[1], job.depth)
+    def outstanding(self, copies: PendingCopies) -> list[Job]:
+        """The jobs of a batch that were not reported done yet."""
+        return [job for job in copies.jobs if job in self._taken]
+
+    def finish(self, jobs: Iterable[Job]) -> None:
+        """These are done: frees what was only waiting for them."""
+        for job in jobs:
+            self._taken.remove(job)
             self._release(job)
-        return done
 
     def cancel(self, request: Request) -> list[Job]:
-        """Drops what waits to be written into a request's slots; what was taken already goes on."""
+        """Drops what waits to be written into a request's slots; what was taken already goes on, for nobody."""
         dropped = [job for job in self._waiting if job.request is request]
-        self._waiting = [job for job in self._waiting if job.request is not request]
         for job in dropped:
+            del self._waiting[job]
+            self._waited_for.subtract(self._running_slots(job))
             self._release(job)
-        for job in self._taken.values():
+        for job in self._taken:
             if job.request is request:
                 job.request = None
         return dropped
 
     def forget_nodes(self) -> None:
         """The tree was reset: no copy writes into it any more."""
-        for job in (*self._waiting, *self._taken.values()):
+        for job in (*self._waiting, *self._taken):
             job.node = None
 
     def _release(self, job: Job) -> None:
@@ -154,7 +169,10 @@ class CopyQueue:
             ends.append((self._cached if job.kind is Kind.LOAD else self._running, job.source))
         return ends
 
+    def _running_slots(self, job: Job) -> list[int]:
+        return [slot for slots, slot in self._ends(job) if slots is self._running]
+
 
 def _pairs(jobs: Iterable[Job], kind: Kind) -> Int64Array:
-    pairs = [(job.source or 0, job.target) for job in jobs if job.kind is kind]
+    pairs = [(job.source, job.target) for job in jobs if job.kind is kind]
     return np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()

@@ -64,10 +64,11 @@ impl Tree {
     }
 
     fn check_slots(&self, report: &mut Report) {
-        let kv = self.nodes.iter().flat_map(|(_, node)| node.slots.iter().copied());
-        let states = self.nodes.iter().map(|(_, node)| node.state_slot).filter(|&slot| slot != 0);
-        check_owned(report, "KV", kv.collect(), &self.kv_owned);
-        check_owned(report, "state", states.collect(), &self.state_owned);
+        let kv = self.nodes.iter().map(|(_, node)| &*node.slots);
+        let states = self.nodes.iter().filter(|(_, node)| node.has_state());
+        check_owned(report, "KV", kv, &self.kv_owned);
+        let states = states.map(|(_, node)| std::slice::from_ref(&node.state_slot));
+        check_owned(report, "state", states, &self.state_owned);
     }
 
     fn check_roots(&self, report: &mut Report) {
@@ -244,17 +245,22 @@ impl Tree {
     }
 }
 
-fn check_owned(report: &mut Report, kind: &str, mut slots: Vec<u32>, owned: &SlotSet) {
-    slots.sort_unstable();
-    for pair in slots.windows(2) {
-        report.expect(1, pair[0] != pair[1], || format!("{kind} slot {} is in two nodes", pair[0]));
+fn check_owned<'a>(
+    report: &mut Report,
+    kind: &'static str,
+    in_nodes: impl Iterator<Item = &'a [u32]>,
+    owned: &SlotSet,
+) {
+    let mut seen = SlotSet::new(kind);
+    for slot in in_nodes.flat_map(|slots| seen.unite(slots)) {
+        report.expect(1, false, || format!("{kind} slot {slot} is in two nodes"));
     }
-    for slot in &slots {
-        report.expect(1, owned.contains(*slot), || format!("{kind} slot {slot} is not noted as owned"));
+    for slot in seen.without(owned) {
+        report.expect(1, false, || format!("{kind} slot {slot} is not noted as owned"));
     }
-    report.expect(1, owned.len() == slots.len(), || {
-        format!("{} {kind} slots are noted as owned, {} are in nodes", owned.len(), slots.len())
-    });
+    for slot in owned.without(&seen) {
+        report.expect(1, false, || format!("{kind} slot {slot} is noted as owned, but in no node"));
+    }
 }
 
 fn check_leaf(report: &mut Report, index: u32, node: &Node) {

@@ -67,6 +67,27 @@ impl SlotSet {
         self.remove_all(&[slot]);
     }
 
+    /// Adds slots, and returns those that were in the set already.
+    pub(crate) fn unite(&mut self, slots: &[u32]) -> Vec<u32> {
+        let mut twice = Vec::new();
+        for run in runs(slots) {
+            if !self.add_run(run) {
+                let single =
+                    (run.first..).take(run.len).filter(|&first| !self.add_run(Run { first, len: 1 }));
+                twice.extend(single.map(|slot| slot as u32));
+            }
+        }
+        twice
+    }
+
+    /// The slots that are not in `other`, ascending.
+    pub(crate) fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = u32> {
+        (0..self.chunks.len() * CHUNK_WORDS).flat_map(move |word| {
+            let only = self.word(word) & !other.word(word);
+            (0..64).filter(move |bit| only >> bit & 1 == 1).map(move |bit| (word * 64) as u32 + bit)
+        })
+    }
+
     /// Adds a run, or nothing (false) when some of it is no slot or in the set already.
     fn add_run(&mut self, run: Run) -> bool {
         let fits =

@@ -17,7 +17,8 @@ if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 24
     raise ImportError(f"{_NEEDS} (this is transformers {transformers.__version__})")
 
 from stemcache.integrations.transformers.errors import UnsupportedModelError
-from stemcache.integrations.transformers.model import CachedModel, Generation, Prefill, make_pools
+from stemcache.integrations.transformers.memory import make_pools
+from stemcache.integrations.transformers.model import CachedModel, Generation, Prefill
 from stemcache.integrations.transformers.proof import Proof
 
 __all__ = ["CachedModel", "Generation", "Prefill", "Proof", "UnsupportedModelError", "make_pools"]

@@ -59,8 +59,8 @@ def prove(runner: Runner, *, slow_resume: bool = False) -> tuple[CacheLayers, Pr
     Raises:
         UnsupportedModelError: it cannot go on from a prefix, or only token by token and that was not allowed.
     """
-    tokens = _tokens(runner)
-    plain, layers = _plain(runner, tokens)
+    tokens = probe(runner)
+    plain, layers = look(runner, tokens)
     proof = _try(runner, layers, tokens, plain)
     if proof.exact:
         return layers, proof
@@ -74,13 +74,22 @@ def prove(runner: Runner, *, slow_resume: bool = False) -> tuple[CacheLayers, Pr
     return layers, slowly
 
 
-def _tokens(runner: Runner) -> torch.Tensor:
+def probe(runner: Runner) -> torch.Tensor:
+    """The tokens of the trial, [n]."""
     vocabulary = runner.model.config.get_text_config(decoder=True).vocab_size
     generator = torch.Generator().manual_seed(0)
     return torch.randint(vocabulary, (LENGTH,), generator=generator).to(runner.device)
 
 
-def _plain(runner: Runner, tokens: torch.Tensor) -> tuple[torch.Tensor, CacheLayers]:
+def look(runner: Runner, tokens: torch.Tensor) -> tuple[torch.Tensor, CacheLayers]:
+    """Runs a model on some tokens, to see what its cache object holds.
+
+    Returns:
+        All logits [n, vocabulary], and the layers.
+
+    Raises:
+        UnsupportedModelError: there is no recurrent state, or nothing that a pool could hold.
+    """
     if runner.model.training:
         raise UnsupportedModelError("the model is in training mode: call its eval() first")
     logits, cache = runner.begin(tokens)
