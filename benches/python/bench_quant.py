@@ -1,8 +1,8 @@
 """What it costs to store and to load an int8 checkpoint, beside a plain copy of the same state, on one CPU thread.
 
-Needs torch. All contestants take turns in each round, so that a noisy neighbour hits them alike; `times (median)` is the
-median of the rounds' own ratios to the plain copy of that round. `whole` is the same arithmetic without tiles: float32
-temporaries as large as the state. Every answer is checked once before it is timed.
+Needs torch. All contestants take turns in each round, so that a noisy neighbour hits them alike; `times (median)` is
+the median of the rounds' own ratios to the plain copy of that round. `whole` is the same arithmetic without tiles:
+float32 temporaries as large as the state. Every answer is checked once before it is timed.
 """
 
 import argparse

@@ -100,6 +100,7 @@ class CopyQueue:
         self._waiting: dict[Job, None] = {}
         self._taken: set[Job] = set()
         self._waited_for: Counter[int] = Counter()
+        self._of: dict[Request, set[Job]] = {}
 
     def add(self, job: Job) -> None:
         """Queues a copy and holds its slots."""
@@ -107,15 +108,12 @@ class CopyQueue:
             slots.hold(slot)
         self._waited_for.update(self._running_slots(job))
         self._waiting[job] = None
+        if job.request is not None:
+            self._of.setdefault(job.request, set()).add(job)
 
     def waits_for(self, slot: int) -> bool:
         """Whether a copy that reads or writes this running slot has not been taken: no pass may write there before."""
         return self._waited_for[slot] > 0
-
-    def writes_to(self, request: Request) -> bool:
-        """Whether a copy into this request's running slot waits to be taken."""
-        slot = request.mamba_pool_idx
-        return slot is not None and self.waits_for(slot) and any(job.request is request for job in self._waiting)
 
     def take(self) -> PendingCopies:
         """Everything that waits, as one batch. What is launched later finds the states written."""
@@ -139,17 +137,19 @@ class CopyQueue:
         for job in jobs:
             self._taken.remove(job)
             self._release(job)
+            if job.request is not None:
+                self._of[job.request].remove(job)
 
     def cancel(self, request: Request) -> list[Job]:
         """Drops what waits to be written into a request's slots; what was taken already goes on, for nobody."""
-        dropped = [job for job in self._waiting if job.request is request]
-        for job in dropped:
-            del self._waiting[job]
-            self._waited_for.subtract(self._running_slots(job))
-            self._release(job)
-        for job in self._taken:
-            if job.request is request:
-                job.request = None
+        dropped: list[Job] = []
+        for job in self._of.pop(request, ()):
+            job.request = None
+            if job in self._waiting:
+                del self._waiting[job]
+                self._waited_for.subtract(self._running_slots(job))
+                self._release(job)
+                dropped.append(job)
         return dropped
 
     def forget_nodes(self) -> None:

@@ -1,7 +1,7 @@
 """What the cache keeps of one request while it lives. The names are those that serving code uses (SPEC section 6)."""
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ from stemcache._core import Lock
 from stemcache.errors import InvalidArgumentError
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
-SlotArray: TypeAlias = npt.NDArray[np.integer]
+SlotArray: TypeAlias = npt.NDArray[np.integer[Any]]
 
 
 def no_slots() -> SlotArray:
@@ -20,7 +20,7 @@ def no_slots() -> SlotArray:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """One request. The engine fills `origin_input_ids` and `output_ids`; the cache fills the rest, and erases it at the end.
+    """One request. The engine fills `origin_input_ids` and `output_ids`; the cache the rest, and erases it at the end.
 
     The KV slots of its tokens, in its row:
 
@@ -88,3 +88,13 @@ class Request:
     def state_slots(self) -> list[int]:
         """Every state slot that it holds."""
         return [slot for slot in (self.mamba_pool_idx, *self.mamba_ping_pong_track_buffer) if slot is not None]
+
+    def forget(self) -> None:
+        """Erases all that the cache had noted: nothing here is the request's any more."""
+        blank = Request(origin_input_ids=self.origin_input_ids)
+        for part in fields(self):
+            if part.name not in _ENGINE_FIELDS:
+                setattr(self, part.name, getattr(blank, part.name))
+
+
+_ENGINE_FIELDS = {"origin_input_ids", "extra_key", "output_ids"}
