@@ -1,41 +1,40 @@
 """The conservation law over everything: each slot of each pool is in exactly one place."""
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection
 
-from stemcache._core import KvAllocator, PagedKvAllocator, RadixIndex, StateAllocator
-from stemcache.cache.request import Request
-from stemcache.cache.slots import StateSlots
+from stemcache._core import KvAllocator, PagedKvAllocator, StateAllocator
+from stemcache.cache.resources import Resources
+from stemcache.cache.running import RunningRequests
 from stemcache.errors import InvariantError
-from stemcache.pools.hybrid import HybridPools
 
 
-def check(
-    index: RadixIndex, pools: HybridPools, live: Iterable[Request], running: StateSlots, cached: StateSlots
-) -> None:
+def check(resources: Resources, requests: RunningRequests) -> None:
     """Compares what the allocators have out with what the tree, the requests and the copies hold.
 
     Raises:
         InvariantError: with every pool that does not add up.
     """
-    requests = list(live)
-    states = [slot for request in requests for slot in request.state_slots()]
+    pools, index = resources.pools, resources.index
+    states = [slot for req in requests.live for slot in req.state_slots()]
     in_tree = index.all_state_slots().tolist()
-    problems = _compare("KV", pools.kv_allocator, index.all_slots().tolist(), _own_kv(pools, requests), ())
-    if cached is running:
-        problems += _compare("state", pools.state_allocator, in_tree, states, running.waiting)
+    problems = _compare("KV", pools.kv_allocator, index.all_slots().tolist(), _own_kv(requests), ())
+    if resources.apart:
+        problems += _compare("state", pools.state_allocator, (), states, resources.running.waiting)
+        problems += _compare("checkpoint", resources.cached.allocator, in_tree, (), resources.cached.waiting)
     else:
-        problems += _compare("state", pools.state_allocator, (), states, running.waiting)
-        problems += _compare("checkpoint", cached.allocator, in_tree, (), cached.waiting)
+        problems += _compare("state", pools.state_allocator, in_tree, states, resources.running.waiting)
+    rows = pools.rows.requests - pools.rows.available
+    running = sum(req.req_pool_idx is not None for req in requests.live)
+    if rows != running:
+        problems.append(f"{rows} rows are handed out, and {running} requests run")
     if problems:
         raise InvariantError("\n".join(problems))
 
 
-def _own_kv(pools: HybridPools, requests: Iterable[Request]) -> list[int]:
-    own: list[int] = []
-    for request in requests:
-        if request.req_pool_idx is not None:
-            own += pools.rows.read(request.req_pool_idx, request.cache_protected_len, request.kv_allocated_len).tolist()
-    return own
+def _own_kv(requests: RunningRequests) -> list[int]:
+    running = [req for req in requests.live if req.req_pool_idx is not None]
+    return [slot for req in running for slot in requests.own_kv(req).tolist()]
 
 
 def _compare(
@@ -47,13 +46,12 @@ def _compare(
 ) -> list[str]:
     audit = allocator.audit()
     out = {slot for slots in audit.owners.values() for slot in slots.tolist()}
-    held = [*tree, *requests, *copies]
+    held = Counter([*tree, *requests, *copies])
     problems = [f"{kind}: {problem}" for problem in audit.problems]
-    if len(set(held)) != len(held):
-        twice = sorted({slot for slot in held if held.count(slot) > 1})
+    if twice := sorted(slot for slot, times in held.items() if times > 1):
         problems.append(f"{kind} slots {twice} are in two places")
-    if lost := sorted(out - set(held)):
+    if lost := sorted(out - held.keys()):
         problems.append(f"{kind} slots {lost} are handed out, but nobody holds them")
-    if stolen := sorted(set(held) - out):
+    if stolen := sorted(held.keys() - out):
         problems.append(f"{kind} slots {stolen} are held, but free")
     return problems

@@ -1,4 +1,4 @@
-"""Giving the tree what a request has computed. Optional work: where it cannot be done, nothing changes, and it is counted."""
+"""Giving the tree what a request has computed. Optional work: what cannot be done is counted, and changes nothing."""
 
 from dataclasses import dataclass
 
@@ -77,7 +77,7 @@ class Cacher:
             return False
         self._renew_lock(req)
         problem = self._problem(req, source.length)
-        placement = None if problem else self._place(source.slot, finished=finished)
+        placement = None if problem else self._place(req, source, finished=finished)
         if placement is None:
             self._skips.add(problem or "no_slot")
             return False
@@ -89,11 +89,10 @@ class Cacher:
         if done.insert.state_exists:
             self._free(placement)
         elif placement.moved:
-            self._mode.give_away(req, placement.fresh)
+            self._give_away(req, placement, done.lock)
         else:
             self._queue_copy(source, placement.slot, done.lock)
         release_state(self._resources, done.lock)
-        self._requests.tell_device(req)
         return True
 
     def settle(self, copies: list[Job]) -> None:
@@ -137,15 +136,26 @@ class Cacher:
             return "unaligned"
         return None
 
-    def _place(self, source: int, *, finished: bool) -> Placement | None:
+    def _place(self, req: Request, source: Source, *, finished: bool) -> Placement | None:
         """A finished request gives its slot, one that tracks states exchanges it, any other has it copied."""
         moved = not self._resources.apart and (finished or self._mode.track_slots > 0)
         if moved and finished:
-            return Placement(source, moved)
-        slots = self._resources.cached.alloc(1)
+            return Placement(source.slot, moved)
+        cached = self._resources.cached
+        if not cached.allocator.available and self._exists(req, source.length):
+            # The insert takes no state, so none has to make room for it, and the slot is one that nobody can own.
+            return Placement(cached.allocator.size + 1, moved=True)
+        slots = cached.alloc(1)
         if slots is None:
             return None
-        return Placement(source, moved, slots[0]) if moved else Placement(slots[0], moved)
+        return Placement(source.slot, moved, slots[0]) if moved else Placement(slots[0], moved)
+
+    def _exists(self, req: Request, length: int) -> bool:
+        """Whether the tree has a state there already."""
+        start, node = req.cache_protected_len, req.last_node
+        where = {"namespace": req.extra_key} if node is None else {"after": node}
+        found = self._resources.index.peek(req.tokens(start, length), **where)
+        return found.length == length and found.node is not None
 
     def _free(self, placement: Placement) -> None:
         """The tree did not take the state: what was allocated for it goes back."""
@@ -170,13 +180,21 @@ class Cacher:
         req.mamba_last_track_seqlen = None
         return done
 
+    def _give_away(self, req: Request, placement: Placement, lock: Lock) -> None:
+        """The state's slot is the tree's now. While copies hold it, evicting it would give it to nobody."""
+        self._mode.give_away(req, placement.fresh)
+        self._requests.tell_device(req)
+        if lock.node is not None and self._resources.running.is_held(placement.slot):
+            for job in self._copies.holders(placement.slot):
+                job.pins.append(self._resources.index.lock(lock.node))
+
     def _queue_copy(self, source: Source, target: int, lock: Lock) -> None:
         node = lock.node
         if node is None:
             raise InvalidArgumentError("a state was stored at no node")
         kind = Kind.STORE if self._resources.apart else Kind.COPY
         pin = self._resources.index.lock(node)
-        self._copies.add(Job(kind, target, source.length, source=source.slot, pin=pin, node=node))
+        self._copies.add(Job(kind, target, source.length, source=source.slot, pins=[pin], node=node))
 
     def _finite(self, jobs: list[Job]) -> list[bool]:
         """Reads the flags of checkpoints; running states carry none."""

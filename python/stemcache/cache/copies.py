@@ -39,7 +39,7 @@ class Job:
         target: the slot it writes.
         depth: tokens that the state there will have consumed.
         source: the slot it reads; None for a clear.
-        pin: protects, in the tree, what it reads or the path of what it writes.
+        pins: protect, in the tree, what it reads, and the path of what it writes.
         node: whose state it writes, if that is the tree's.
         request: whose running state it writes, if it is a request's.
     """
@@ -48,7 +48,7 @@ class Job:
     target: int
     depth: int
     source: int | None = None
-    pin: Lock | None = None
+    pins: list[Lock] = field(default_factory=list)
     node: int | None = None
     request: Request | None = None
 
@@ -114,6 +114,10 @@ class CopyQueue:
     def waits_for(self, slot: int) -> bool:
         """Whether a copy that reads or writes this running slot has not been taken: no pass may write there before."""
         return self._waited_for[slot] > 0
+
+    def holders(self, slot: int) -> list[Job]:
+        """The copies, taken or not, that read or write this running slot."""
+        return [job for job in (*self._waiting, *self._taken) if slot in self._running_slots(job)]
 
     def take(self) -> PendingCopies:
         """Everything that waits, as one batch. What is launched later finds the states written."""

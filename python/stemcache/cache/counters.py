@@ -1,4 +1,4 @@
-"""What the cache did not do, and why; with the index's own counters and the levels of the pools it is all of `stats()`."""
+"""What the cache did not do, and why."""
 
 import logging
 from collections import Counter
@@ -24,9 +24,9 @@ class Skips:
 
     def add(self, reason: str) -> None:
         """One more; the first of its kind is logged."""
-        if not self._counts[reason]:
-            logger.warning("a state was not cached: %s; this is counted from now on, not logged", REASONS[reason])
         self._counts[reason] += 1
+        if self._counts[reason] == 1:
+            logger.warning("a state was not cached: %s; this is counted from now on, not logged", REASONS[reason])
 
     def as_dict(self) -> dict[str, int]:
         """Every reason with its count."""

@@ -68,6 +68,7 @@ class Matcher:
     def match(self, req: Request, limit: int | None, lock: bool, cow: bool) -> PrefixMatch:
         """Matches a request anew, and notes the answer on it."""
         self.forget(req)
+        req.prefix_indices, req.cache_protected_len = no_slots(), 0
         key = req.tokens(0, len(req))
         found = self.find(key, req.extra_key, max(len(key) - 1, 0) if limit is None else limit, None, lock)
         if not cow or found.node is None:
@@ -82,12 +83,11 @@ class Matcher:
     def forget(self, req: Request) -> None:
         """Gives back the lock of a match and cancels the copy it asked for; a slot that it brought stays, unwritten."""
         for job in self._copies.cancel(req):
-            self._resources.unlock(job.pin)
+            self._resources.unlock(*job.pins)
         self._resources.unlock(req.lock)
         if req.mamba_pool_idx is not None:
             self._resources.running.mark(req.mamba_pool_idx, UNWRITTEN)
         req.lock = req.last_node = req.mamba_cow_src_index = req.mamba_branching_seqlen = None
-        req.prefix_indices, req.cache_protected_len = no_slots(), 0
 
     def _queue_copy(self, req: Request, found: Match) -> bool:
         """Queues the copy of a hit's state into the request's slot; False if there is no slot."""
@@ -101,7 +101,7 @@ class Matcher:
             self._hold(req)
         kind = Kind.LOAD if self._resources.apart else Kind.COPY
         pin = self._resources.index.lock(found.node)
-        job = Job(kind, req.mamba_pool_idx, found.length, source=found.state_slot, pin=pin, request=req)
+        job = Job(kind, req.mamba_pool_idx, found.length, source=found.state_slot, pins=[pin], request=req)
         self._copies.add(job)
         req.mamba_cow_src_index = found.state_slot
         return True

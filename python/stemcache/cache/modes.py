@@ -60,10 +60,12 @@ class NoBuffer:
 
     def track_target(self, req: Request, running: StateSlots) -> int | None:
         """Refused: the engine tracks nothing in this mode."""
+        del req, running
         raise InvalidArgumentError(f"mode {self.name} has no track slots")
 
     def tracked(self, req: Request, index: int) -> None:
         """Refused, too."""
+        del req, index
         raise InvalidArgumentError(f"mode {self.name} has no track slots")
 
 
@@ -156,6 +158,4 @@ def by_name(name: str, track_slots: int | None = None) -> Mode:
             return ExtraBuffer(track_slots or 2)
         case "extra_buffer_lazy":
             return LazyExtraBuffer()
-    raise InvalidArgumentError(
-        f"mode is {name!r}, but it must be one of: no_buffer, extra_buffer, extra_buffer_lazy"
-    )
+    raise InvalidArgumentError(f"mode is {name!r}, but it must be one of: no_buffer, extra_buffer, extra_buffer_lazy")

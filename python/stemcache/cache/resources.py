@@ -56,13 +56,14 @@ class Resources:
         self.evicted_states[cause] += len(evicted.state_slots)
         return evicted
 
-    def unlock(self, lock: Lock | None) -> None:
-        """Releases a lock, unless a reset did."""
-        if lock is not None and lock.held:
-            self.index.unlock(lock)
+    def unlock(self, *locks: Lock | None) -> None:
+        """Releases locks, unless a reset did."""
+        for lock in locks:
+            if lock is not None and lock.held:
+                self.index.unlock(lock)
 
     def alloc_kv(self, row: int, have: int, total: int) -> Int64Array | None:
-        """KV slots for positions `have` to `total` of a row, evicting what is short; None, and no eviction, if in vain."""
+        """KV slots for positions `have` to `total`, evicting what is short; None, and no eviction, if in vain."""
         last = int(self.pools.rows.read(row, have - 1, have)[0]) if have else 0
         pages = -(-total // self.page_size) - -(-have // self.page_size)
         short = pages * self.page_size - self.pools.kv_allocator.available

@@ -3,6 +3,7 @@
 from typing import Any
 
 from stemcache.cache.copies import CopyQueue, Job, Kind
+from stemcache.cache.counters import Skips
 from stemcache.cache.modes import Mode
 from stemcache.cache.request import Request
 from stemcache.cache.resources import Resources
@@ -17,13 +18,15 @@ class RunningRequests:
         resources: the tree and the pools.
         copies: where clears are queued, and what passes must not overtake.
         mode: how states are tracked.
+        skips: counts tracked states that are of no use.
 
     Attributes:
         live: the requests that hold anything, waiting ones too.
     """
 
-    def __init__(self, resources: Resources, copies: CopyQueue, mode: Mode) -> None:
+    def __init__(self, resources: Resources, copies: CopyQueue, mode: Mode, skips: Skips) -> None:
         self._resources = resources
+        self._skips = skips
         self._rows = resources.pools.rows
         self._copies = copies
         self._mode = mode
@@ -96,16 +99,21 @@ class RunningRequests:
                 self._check_not_overtaken(slot)
                 running.mark(slot, depth)
         req.kv_committed_len = length
+        if req.mamba_last_track_seqlen is not None and req.mamba_last_track_seqlen > length:
+            req.mamba_last_track_seqlen = None
+            self._skips.add("rejected")
         self.refresh_prefix(req)
 
     def track_slot(self, req: Request) -> int | None:
         """The track slot for the next pass; None if there is none."""
         self.row(req)
+        had = len(req.state_slots())
         index = self._mode.track_target(req, self._resources.running)
         req.mamba_writing_track_idx = index
         slot = None if index is None else req.mamba_ping_pong_track_buffer[index]
         if slot is not None:
             self._resources.running.mark(slot, UNWRITTEN)
+        if len(req.state_slots()) > had:
             self.tell_device(req)
         return slot
 
@@ -118,16 +126,20 @@ class RunningRequests:
         if slot is None or not 0 < length <= req.kv_allocated_len:
             raise InvalidArgumentError(f"length is {length}, but it must be from 1 to {req.kv_allocated_len}")
         self._check_not_overtaken(slot)
+        req.mamba_writing_track_idx = None
+        if length > req.kv_committed_len:
+            # It went on to drafts that were rejected; later tokens in their place do not make it right.
+            self._skips.add("rejected")
+            return
         self._resources.running.mark(slot, length)
         self._mode.tracked(req, index)
-        req.mamba_writing_track_idx = None
         req.mamba_last_track_seqlen = length
         lengths = self._rows.track_length.get(row)
         lengths[index] = length
         self._rows.track_length.set(row, lengths)
 
     def release(self, req: Request) -> None:
-        """Frees all that a request holds beside its match, which was forgotten, and erases it."""
+        """Frees what a request holds beside its match, which was forgotten, and erases it."""
         self._resources.running.free(req.state_slots())
         if req.req_pool_idx is not None:
             own = self.own_kv(req)
@@ -173,9 +185,7 @@ class RunningRequests:
         if not req.lock.held:
             raise StaleNodeError("the cache was reset since the request was matched: match it again")
         if req.cache_protected_len > self._rows.max_tokens:
-            raise InvalidArgumentError(
-                f"{req.cache_protected_len} tokens do not fit a row of {self._rows.max_tokens}"
-            )
+            raise InvalidArgumentError(f"{req.cache_protected_len} tokens do not fit a row of {self._rows.max_tokens}")
         slot = req.mamba_pool_idx
         copied = slot is not None and self._resources.running.depth(slot) == req.cache_protected_len
         if req.cache_protected_len and not copied and req.mamba_cow_src_index is None:

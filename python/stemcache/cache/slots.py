@@ -68,7 +68,7 @@ class StateSlots:
     def free(self, slots: Iterable[int]) -> None:
         """The owner is done with these; what a copy still holds goes back later."""
         given = {int(slot) for slot in slots}
-        held = {slot for slot in given if self._holds[slot]}
+        held = {slot for slot in given if self.is_held(slot)}
         if given - held:
             self.allocator.free(sorted(given - held))
         self._retired |= held
@@ -76,6 +76,10 @@ class StateSlots:
     def hold(self, slot: int) -> None:
         """A copy will read or write this slot."""
         self._holds[slot] += 1
+
+    def is_held(self, slot: int) -> bool:
+        """Whether a copy reads or writes this slot."""
+        return slot in self._holds
 
     def let_go(self, slot: int) -> None:
         """That copy is done, or will not happen."""

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from stemcache import __version__
+from stemcache.cli.demo import demo_command
 from stemcache.cli.replay import replay_command
 
 app = typer.Typer(
@@ -15,6 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("replay", no_args_is_help=True)(replay_command)
+app.command("demo")(demo_command)
 
 
 def _show_version(wanted: bool) -> None:

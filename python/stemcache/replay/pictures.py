@@ -55,12 +55,17 @@ def pictures(result: Result) -> list[tuple[str, str]]:
 
 
 def _picture(result: Result, count: int, draw: "Callable[[list[Axes], Result], None]") -> str:
+    return draw_svg(count, lambda axes: draw(axes, result))
+
+
+def draw_svg(count: int, draw: "Callable[[list[Axes]], None]") -> str:
+    """A picture of `count` plots side by side, which `draw` fills."""
     import matplotlib as mpl  # noqa: PLC0415 - it is optional, and slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 3.2), layout="constrained")
-        draw([figure.add_subplot(1, count, place + 1) for place in range(count)], result)
+        draw([figure.add_subplot(1, count, place + 1) for place in range(count)])
         return _svg(figure)
 
 

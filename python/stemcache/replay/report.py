@@ -22,22 +22,24 @@ def render_report(result: Result) -> str:
     kind = "broken" if result.problems else "sound"
     parts = [
         f"<h1>stemcache replay</h1>\n<p>{escape(title(result))}</p>",
-        _table(rows(result)),
+        table(rows(result)),
         f'<p class="{kind}">{escape(verdict(result))}</p>',
         *(f"<h2>{escape(caption)}</h2>\n{svg}" for caption, svg in pictures(result)),
         "<h2>Cost</h2>",
-        _table(operation_rows(result), OPERATION_HEADS, "costs"),
+        table(operation_rows(result), OPERATION_HEADS, "costs"),
         f"<p>{escape(OPERATION_NOTE)}</p>",
     ]
-    return _page("\n".join(parts))
+    return page("stemcache replay", "\n".join(parts))
 
 
-def _page(body: str) -> str:
-    head = f'<meta charset="utf-8">\n<title>stemcache replay</title>\n<style>{_STYLE}</style>'
+def page(title: str, body: str) -> str:
+    """An HTML page in the style of all reports."""
+    head = f'<meta charset="utf-8">\n<title>{escape(title)}</title>\n<style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
 
 
-def _table(lines: Iterable[tuple[str, ...]], heads: tuple[str, ...] = (), kind: str = "figures") -> str:
+def table(lines: Iterable[tuple[str, ...]], heads: tuple[str, ...] = (), kind: str = "figures") -> str:
+    """An HTML table; of kind "costs" all columns but the first hold numbers, else the second does."""
     top = [_row(heads, "th")] if heads else []
     return f'<table class="{kind}">\n' + "\n".join([*top, *(_row(line, "td") for line in lines)]) + "\n</table>"
 

@@ -226,9 +226,13 @@ impl Tree {
 
     fn check_receipts(&self, report: &mut Report) {
         let mut owed: HashMap<u32, (u32, u32)> = HashMap::new();
-        for held in self.receipts.iter() {
-            let Anchor::Node(node) = held.anchor else { continue };
-            owed.entry(node).or_default().1 += u32::from(held.state);
+        let locks = self.receipts.iter().filter_map(|held| match held.anchor {
+            Anchor::Node(node) => Some((node, held.state)),
+            Anchor::Root(_) => None,
+        });
+        let pending = self.nodes.iter().filter(|(_, node)| node.pending).map(|(index, _)| (index, false));
+        for (node, state) in locks.chain(pending) {
+            owed.entry(node).or_default().1 += u32::from(state);
             let mut at = node;
             while !self.nodes[at].is_root() {
                 owed.entry(at).or_default().0 += 1;

@@ -43,6 +43,17 @@ pub enum Error {
     /// Releasing what is not held.
     #[error("{0}")]
     NotLocked(&'static str),
+    /// Publishing or discarding a state that does not wait to be written.
+    #[error("node {} has no state that waits to be written", .0.to_u64())]
+    NotPending(NodeId),
+    /// The host has not enough memory for what was asked.
+    #[error("{what} needs {bytes} bytes on the host, which cannot be had")]
+    OutOfMemory {
+        /// What.
+        what: String,
+        /// How many.
+        bytes: usize,
+    },
     /// A slot number that cannot be a slot.
     #[error("{kind} slot {slot} is not a slot: numbers go from 1 to {largest} (0 is the dummy)")]
     SlotRange {

@@ -23,7 +23,7 @@
 //! 9. Children differ in their first page; keys, slots and lengths agree and are whole pages; links and the child
 //!    table agree.
 //! 10. Each queue gives the same nodes from both ends, in the order of their stamps; its heap is in order.
-//! 11. The lock counts are exactly those of the receipts that are held.
+//! 11. The lock counts are exactly those of the receipts that are held, and one on the path of each pending state.
 
 mod account;
 pub mod alloc;

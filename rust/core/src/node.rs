@@ -100,9 +100,9 @@ impl Node {
         self.state_slot != 0
     }
 
-    /// Whether the node could be deleted as it stands.
+    /// Whether the node could be deleted as it stands. (A pending state holds a KV lock.)
     pub(crate) fn is_evictable_leaf(&self) -> bool {
-        self.is_leaf() && self.kv.locks == 0 && !self.pending
+        self.is_leaf() && self.kv.locks == 0
     }
 
     /// Whether a request can go on from the state.

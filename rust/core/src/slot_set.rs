@@ -13,16 +13,11 @@ pub(crate) struct SlotSet {
     /// `KV` or `state`, for messages.
     kind: &'static str,
     chunks: Vec<Option<Chunk>>,
-    len: usize,
 }
 
 impl SlotSet {
     pub(crate) fn new(kind: &'static str) -> Self {
-        Self { kind, chunks: Vec::new(), len: 0 }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
+        Self { kind, chunks: Vec::new() }
     }
 
     pub(crate) fn contains(&self, slot: u32) -> bool {
@@ -59,7 +54,6 @@ impl SlotSet {
             for (word, mask) in masks(first as usize, len) {
                 *self.word_mut(word) &= !mask;
             }
-            self.len -= len;
         }
     }
 
@@ -82,8 +76,10 @@ impl SlotSet {
 
     /// The slots that are not in `other`, ascending.
     pub(crate) fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = u32> {
-        (0..self.chunks.len() * CHUNK_WORDS).flat_map(move |word| {
-            let only = self.word(word) & !other.word(word);
+        let chunks = self.chunks.iter().enumerate().filter(|(_, chunk)| chunk.is_some());
+        let words = chunks.flat_map(|(chunk, _)| chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS);
+        let only = words.map(move |word| (word, self.word(word) & !other.word(word)));
+        only.filter(|(_, only)| *only != 0).flat_map(|(word, only)| {
             (0..64).filter(move |bit| only >> bit & 1 == 1).map(move |bit| (word * 64) as u32 + bit)
         })
     }
@@ -102,7 +98,6 @@ impl SlotSet {
         for (word, mask) in words() {
             *self.word_mut(word) |= mask;
         }
-        self.len += run.len;
         true
     }
 

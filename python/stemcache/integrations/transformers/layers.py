@@ -83,13 +83,14 @@ class CacheLayers:
     def restore(self, prefix: Prefix) -> DynamicCache:
         """A cache object from which the model goes on after this prefix; it shares no memory with it."""
         cache = self.fresh()
+        layers: list[Any] = cache.layers
         if prefix.k is not None and prefix.v is not None:
             for i, k, v in zip(self.layouts.kv_layers, prefix.k, prefix.v, strict=True):
-                cache.layers[i].update(_own_kv(k), _own_kv(v))
+                layers[i].update(_own_kv(k), _own_kv(v))
         temporal = None if prefix.state.temporal is None else self._from_pool(prefix.state.temporal)
         for place, i in enumerate(self.layouts.state_layers):
             windows = [window[place, None] for window in prefix.state.conv]
-            _fill(cache.layers[i], windows, None if temporal is None else temporal[place, None])
+            _fill(layers[i], windows, None if temporal is None else temporal[place, None])
         return cache
 
     def _to_pool(self, states: torch.Tensor) -> torch.Tensor:

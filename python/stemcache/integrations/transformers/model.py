@@ -60,10 +60,10 @@ class Generation:
 class CachedModel:
     """A causal LM with recurrent layers that goes on from the longest prefix it has seen.
 
-    A prompt is matched, the KV and the state of its longest cached prefix are written into the model's own cache object,
-    and only the rest is computed. Prefixes are kept where prefill halts (at multiples of `prefill_chunk`, at the last
-    multiple of `chunk_size` before the prompt's end, and where an earlier prompt branched off) and at the end of each
-    call. Calls may come from many threads; each is one sequence.
+    A prompt is matched, the KV and the state of its longest cached prefix are written into the model's own cache
+    object, and only the rest is computed. Prefixes are kept where prefill halts (at multiples of `prefill_chunk`, at
+    the last multiple of `chunk_size` before the prompt's end, and where an earlier prompt branched off) and at the end
+    of each call. Calls may come from many threads; each is one sequence.
 
     The model is tried when this is built, see `proof`. Do not change its weights, dtype or device afterwards: cached
     prefixes are those of the model that computed them (`cache.reset()` drops them).

@@ -18,7 +18,8 @@ CUTS = (17, 32)
 # Several tokens follow each: what goes wrong may be right when only one does. Few: the state matters most at first.
 _COMPARED = 8
 
-# How far two runs of one model may differ: of the spread of its logits, and of what a missing part of the state does to them.
+# How far two runs of one model may differ: a share of the spread of its logits, and one of what a missing part of the
+# state does to them.
 _EXACT, _ROUNDED = (1e-3, 1e-2), (1e-1, 3e-1)
 
 
@@ -44,13 +45,12 @@ class Proof:
     def exact(self) -> bool:
         """The resumed run equals the plain one, up to rounding."""
         of_spread, of_zeroed = _EXACT if self.dtype.itemsize >= 4 else _ROUNDED
-        return self.error <= of_spread * self.spread and self.error <= of_zeroed * self.zeroed
+        return self.error < min(of_spread * self.spread, of_zeroed * self.zeroed)
 
     def __str__(self) -> str:
         """The numbers in a sentence."""
-        return (
-            f"its logits are off by {self.error:.1e} (without a part of the state: {self.zeroed:.1e}; their spread: {self.spread:.1e})"
-        )
+        numbers = f"without a part of the state: {self.zeroed:.1e}; their spread: {self.spread:.1e}"
+        return f"its logits are off by {self.error:.1e} ({numbers})"
 
 
 def prove(runner: Runner, *, slow_resume: bool = False) -> tuple[CacheLayers, Proof]:
@@ -107,7 +107,9 @@ def _try(runner: Runner, layers: CacheLayers, tokens: torch.Tensor, plain: torch
     for cut in CUTS:
         prefix = _prefix(runner, layers, tokens[:cut])
         after, expected = tokens[cut : cut + _COMPARED], plain[cut : cut + _COMPARED]
-        resumed = [runner.forward(after, cut, layers.restore(each), keep=_COMPARED) for each in (prefix, *spoiled(prefix))]
+        resumed = [
+            runner.forward(after, cut, layers.restore(each), keep=_COMPARED) for each in (prefix, *spoiled(prefix))
+        ]
         error, *others = [_distance(logits, expected) for logits in resumed]
         errors.append(error)
         controls += others
@@ -117,6 +119,10 @@ def _try(runner: Runner, layers: CacheLayers, tokens: torch.Tensor, plain: torch
 def _prefix(runner: Runner, layers: CacheLayers, tokens: torch.Tensor) -> Prefix:
     cache = layers.fresh()
     runner.forward(tokens, 0, cache)
+    try:
+        CacheLayers.of(layers.config, cache)
+    except InvalidArgumentError as error:
+        raise UnsupportedModelError(f"{_name(runner)} does not fill the cache object it is given: {error}") from error
     return layers.read(cache, len(tokens))
 
 
@@ -134,5 +140,12 @@ def _name(runner: Runner) -> str:
 
 def _refusal(runner: Runner, proof: Proof, hint: str) -> str:
     cuts = " and ".join(map(str, CUTS))
-    what = "differs from its plain run" if proof.error < 0.5 * proof.zeroed else "does not take up a restored state"
-    return f"{_name(runner)} {what}: resumed at {cuts} of {LENGTH} tokens {proof}. {hint}"
+    return f"{_name(runner)} {_fault(proof)}: resumed at {cuts} of {LENGTH} tokens {proof}. {hint}"
+
+
+def _fault(proof: Proof) -> str:
+    if proof.error >= 0.5 * proof.zeroed > 0 and proof.error > _EXACT[0] * proof.spread:
+        return "does not take up a restored state"
+    if proof.error < _EXACT[0] * proof.spread:
+        return "hardly cares for its state, so that nothing can be proved"
+    return "differs from its plain run"

@@ -6,7 +6,7 @@ work: where there is no room for it, the sequence goes on without.
 
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ class Session:
         reused: tokens that were restored.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - one place that puts the parts together
+    def __init__(
         self,
         runner: Runner,
         layers: CacheLayers,
@@ -58,7 +58,7 @@ class Session:
             self._live = self._restored()
         self.length = self.reused = self._req.kv_committed_len
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> Self:
         """The session itself."""
         return self
 

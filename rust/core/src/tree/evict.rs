@@ -88,7 +88,6 @@ impl Tree {
     }
 
     fn drop_unlocked(&mut self, node: u32, out: &mut Evicted) {
-        // What has children at this point has some that stay.
         let unlocked = self.nodes[node].is_evictable_leaf();
         if self.nodes[node].has_state() && !self.nodes[node].state_is_protected() {
             out.state_slots.push(i64::from(self.take_state(node)));
@@ -100,12 +99,11 @@ impl Tree {
         }
     }
 
-    /// Takes out a state that waits to be written, and the node, too, if that leaves it a tombstone without children
-    /// or lock.
-    pub(super) fn evict_pending(&mut self, node: u32) -> Evicted {
-        let mut out =
-            Evicted { state_slots: vec![i64::from(self.take_pending_state(node))], ..Evicted::default() };
+    /// Takes out a state that nobody has seen, and the node, too, if that leaves it a tombstone without children or lock.
+    pub(super) fn drop_state(&mut self, node: u32) -> Evicted {
+        let mut out = Evicted { state_slots: vec![i64::from(self.clear_state(node))], ..Evicted::default() };
         self.prune(Some(node), &mut out);
+        self.count_evicted(&out);
         out
     }
 

@@ -95,7 +95,7 @@ impl Tree {
     }
 
     /// Locks the KV from `node` up to, not including, `above` (`NONE`: all of it) and the root.
-    fn protect_path(&mut self, mut node: u32, above: u32) {
+    pub(super) fn protect_path(&mut self, mut node: u32, above: u32) {
         while node != above && !self.nodes[node].is_root() {
             let claim = &mut self.nodes[node];
             claim.kv.locks += 1;
@@ -106,7 +106,7 @@ impl Tree {
         }
     }
 
-    fn release_path(&mut self, mut node: u32) {
+    pub(super) fn release_path(&mut self, mut node: u32) {
         while !self.nodes[node].is_root() {
             let claim = &mut self.nodes[node];
             claim.kv.locks -= 1;

@@ -69,28 +69,35 @@ impl Tree {
         }
     }
 
-    /// Puts a state at the end of a tombstone, as the most recent one; not ready, it waits for `publish_state`.
+    /// Puts a state at the end of a tombstone, as the most recent one. One that is not ready waits for
+    /// `publish_state`, and meanwhile protects the KV of its path.
     pub(super) fn give_state(&mut self, index: u32, slot: u32, ready: bool) {
         let node = &mut self.nodes[index];
         node.state_slot = slot;
         node.state.stamp = node.kv.stamp;
         node.spared = false;
-        node.pending = true;
-        self.state_account.protected += 1;
+        node.pending = !ready;
         if ready {
-            self.publish(index);
+            self.state_account.evictable += 1;
+            self.announce_state(index);
         } else {
-            self.requeue(index);
+            self.state_account.protected += 1;
+            self.protect_path(index, NONE);
         }
+        self.requeue(index);
     }
 
-    /// A state that waited can be used and evicted from now on.
-    pub(super) fn publish(&mut self, index: u32) {
-        let node = &mut self.nodes[index];
-        node.pending = false;
-        node.lost_state = false;
+    /// A state waits no more; what it protected is released.
+    pub(super) fn settle_state(&mut self, index: u32) {
+        self.nodes[index].pending = false;
         self.state_account.release(1);
+        self.release_path(index);
         self.requeue(index);
+    }
+
+    /// Everybody can see the state from now on.
+    pub(super) fn announce_state(&mut self, index: u32) {
+        self.nodes[index].lost_state = false;
         if let Some(events) = &mut self.events {
             events.state_stored(index);
         }
@@ -102,21 +109,15 @@ impl Tree {
             events.state_removed(index);
         }
         self.nodes[index].lost_state = true;
-        self.state_account.evictable -= 1;
         self.clear_state(index)
     }
 
-    /// Takes out a state that waits to be written; nobody ever saw it.
-    pub(super) fn take_pending_state(&mut self, index: u32) -> u32 {
-        self.nodes[index].pending = false;
-        self.state_account.protected -= 1;
-        self.clear_state(index)
-    }
-
-    fn clear_state(&mut self, index: u32) -> u32 {
+    /// Takes out an unlocked state that nobody has seen.
+    pub(super) fn clear_state(&mut self, index: u32) -> u32 {
         let node = &mut self.nodes[index];
         let slot = std::mem::take(&mut node.state_slot);
         node.spared = node.is_leaf();
+        self.state_account.evictable -= 1;
         self.state_owned.remove(slot);
         self.requeue(index);
         slot
@@ -124,7 +125,7 @@ impl Tree {
 
     /// Cuts a node after `units`: a new upper node takes the front, the node keeps its identity, state and locks.
     ///
-    /// Both become most recent, the upper one first (SPEC section 5). Returns the upper one.
+    /// Both become most recent, the upper one first. Returns the upper one.
     pub(super) fn split(&mut self, lower: u32, units: usize) -> u32 {
         self.children.detach(&mut self.nodes, lower);
         let node = &mut self.nodes[lower];
