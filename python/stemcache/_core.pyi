@@ -1,7 +1,8 @@
 """The Rust core, as Python sees it. `stemcache` re-exports all of it.
 
 Lengths are in tokens (in pairs, for a bigram index), slots are numbers from 1 up, and every length that a
-call returns counts from the root. A call that is refused has changed nothing.
+call returns counts from the root. A call that is refused has changed nothing. Arrays are read where they lie, so
+nobody may write to them during the call; long calls copy them and give up the GIL.
 """
 
 from collections.abc import Sequence
@@ -149,7 +150,7 @@ class RadixIndex:
 
         Raises:
             StaleNodeError: the node is gone.
-            NotLockedError: it has no state that waits.
+            InvalidArgumentError: it has no state that waits.
         """
     def discard_state(self, node: int) -> Evicted:
         """The state at a node's end, inserted with `state_ready=False`, is not worth keeping: takes it out.
@@ -158,7 +159,7 @@ class RadixIndex:
 
         Raises:
             StaleNodeError: the node is gone.
-            NotLockedError: it has no state that waits.
+            InvalidArgumentError: it has no state that waits.
         """
     def lock(self, node: int) -> Lock:
         """Protects the node's state (if it has one) and the KV of its whole path from eviction.
@@ -190,7 +191,10 @@ class RadixIndex:
     def reset(self) -> Evicted:
         """Empties the tree and gives every slot back. Every handle and lock becomes stale."""
     def take_events(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared | StateStored | StateRemoved]:
-        """The events since the last call, in order. Empty when events are off."""
+        """The events since the last call, in order. Empty when events are off.
+
+        The queue has no bound: with events on, drain it every step.
+        """
     def all_slots(self) -> _Int64Array:
         """Every KV slot in the tree."""
     def all_state_slots(self) -> _Int64Array:
@@ -201,7 +205,7 @@ class RadixIndex:
         """Recomputes every count, list and link from scratch.
 
         Raises:
-            InvariantError: with all violations, each by its number in SPEC section 3.
+            InvariantError: with all violations, each by the numbers of `rust/core/src/lib.rs`.
         """
     def dump(self) -> str:
         """The tree and both recency orders as text, the same for equal trees."""
@@ -295,7 +299,12 @@ class Evicted:
 
 @final
 class Lock:
-    """The receipt of a lock. As a context manager it is released at the end, if it is still held then."""
+    """The receipt of a lock.
+
+    As a context manager it is released at the end, if it is still held then: a lock that was advanced meanwhile is used
+    up, and the lock that `advance` returned is one of its own. A lock that is dropped without being released stays held
+    (`stats().locks_held` counts them).
+    """
 
     @property
     def node(self) -> int | None:
@@ -447,6 +456,12 @@ class KvAllocator:
         Raises:
             SlotOwnershipError: a slot that is free, none of the pool's, or given twice.
         """
+    def owner_of(self, slot: int) -> str | None:
+        """The label that a slot was handed out under; None if it was handed out without one.
+
+        Raises:
+            SlotOwnershipError: it is not handed out, or none of the pool's.
+        """
     def audit(self) -> Audit:
         """Where every slot is, recomputed from scratch: cost is that of the pool's size."""
     @property
@@ -490,6 +505,12 @@ class PagedKvAllocator:
 
         Raises:
             SlotOwnershipError: a slot that is free, none of the pool's, or given twice.
+        """
+    def owner_of(self, slot: int) -> str | None:
+        """The label that a slot was handed out under; None if it was handed out without one.
+
+        Raises:
+            SlotOwnershipError: it is not handed out, or none of the pool's.
         """
     def audit(self) -> Audit:
         """Where every slot is, recomputed from scratch: cost is that of the pool's size."""
@@ -562,6 +583,12 @@ class StateAllocator:
 
         Raises:
             SlotOwnershipError: a slot that is free, none of the pool's, or given twice.
+        """
+    def owner_of(self, slot: int) -> str | None:
+        """The label that a slot was handed out under; None if it was handed out without one.
+
+        Raises:
+            SlotOwnershipError: it is not handed out, or none of the pool's.
         """
     def audit(self) -> Audit:
         """Where every slot is, recomputed from scratch: cost is that of the pool's size."""

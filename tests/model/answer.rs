@@ -33,11 +33,12 @@ fn mistake(error: &Error) -> Mistake {
         Error::Argument { .. } => Mistake::Argument,
         Error::StaleNode(_) => Mistake::StaleNode,
         Error::StaleLock => Mistake::StaleLock,
+        Error::NotPending(_) => Mistake::NotPending,
         Error::NotLocked(_) => Mistake::NotLocked,
         Error::SlotRange { .. } => Mistake::SlotRange,
         Error::SlotOwner { .. } => Mistake::SlotOwner,
         Error::Namespace { .. } => Mistake::Namespace,
-        other @ Error::Config { .. } => panic!("a call answered {other}"),
+        other @ (Error::Config { .. } | Error::OutOfMemory { .. }) => panic!("a call answered {other}"),
     }
 }
 

@@ -48,7 +48,7 @@ impl Mirror {
     fn follow(&mut self, event: Event) -> Result<bool, String> {
         Ok(match event {
             Event::BlockStored { hash, parent, tokens, namespace } => {
-                let page = self.page(parent, &tokens, namespace.map(String::from))?;
+                let page = self.page(parent, &tokens, namespace.map(|name| name.to_string()))?;
                 let right = page.digest.is_none_or(|digest| first_eight(&digest) == hash);
                 right && self.pages.insert(hash, page).is_none()
             }

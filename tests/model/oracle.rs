@@ -26,6 +26,7 @@ pub(crate) enum Mistake {
     StaleNode,
     StaleLock,
     NotLocked,
+    NotPending,
     SlotRange,
     SlotOwner,
     Namespace,
@@ -231,7 +232,7 @@ impl Oracle {
 
     fn pending_place(&self, node: u64) -> Verdict<Place> {
         let place = self.place_of(node).ok_or_else(|| vec![Mistake::StaleNode])?;
-        if self.nodes[&place].pending { Ok(place) } else { Err(vec![Mistake::NotLocked]) }
+        if self.nodes[&place].pending { Ok(place) } else { Err(vec![Mistake::NotPending]) }
     }
 
     fn node_mut(&mut self, place: &Place) -> &mut Node {

@@ -4,12 +4,16 @@ use std::collections::HashMap;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use stemcache::alloc::{self, Decode, Extend};
+use stemcache::Error;
+use stemcache::alloc::{self, Decode, Extend, Owner};
 
 use crate::convert::{Integers, length};
 use crate::errors::{invalid, refused};
 use crate::results::slots as to_array;
 use crate::shared::Shared;
+
+/// An allocation of this many slots runs without the GIL.
+const LONG_ALLOCATION: usize = 1 << 17;
 
 type Slots = Py<numpy::PyArray1<i64>>;
 
@@ -68,23 +72,29 @@ macro_rules! allocator {
             #[pyo3(signature = (n, owner=None))]
             fn alloc(&self, py: Python<'_>, n: i64, owner: Option<&str>) -> PyResult<Option<Slots>> {
                 let n = length(py, "n", n)?;
-                let slots = self.0.try_call(py, false, |pool| pool.alloc(n, owner))?;
+                let slots = self.0.try_call(py, n >= LONG_ALLOCATION, |pool| pool.alloc(n, owner))?;
                 Ok(slots.map(|slots| to_array(py, slots)))
             }
 
             /// Takes slots back, all or none.
             #[pyo3(signature = (slots, owner=None))]
             fn free(&self, py: Python<'_>, slots: &Bound<'_, PyAny>, owner: Option<&str>) -> PyResult<()> {
-                let slots = Integers::new("slots", slots)?;
+                let (slots, long) = Integers::new("slots", slots)?.settled();
                 let slots = slots.as_slice();
-                self.0.try_call(py, false, |pool| pool.free(slots, owner))
+                self.0.try_call(py, long, |pool| pool.free(slots, owner))
             }
 
             /// Gives slots, whoever has them, to another owner, all or none.
             fn transfer(&self, py: Python<'_>, slots: &Bound<'_, PyAny>, owner: Option<&str>) -> PyResult<()> {
-                let slots = Integers::new("slots", slots)?;
+                let (slots, long) = Integers::new("slots", slots)?.settled();
                 let slots = slots.as_slice();
-                self.0.try_call(py, false, |pool| pool.transfer(slots, owner))
+                self.0.try_call(py, long, |pool| pool.transfer(slots, owner))
+            }
+
+            /// The label that a slot was handed out under, if any; refuses one that is not out.
+            fn owner_of(&self, py: Python<'_>, slot: i64) -> PyResult<Option<String>> {
+                let owner = self.0.try_call(py, false, |pool| pool.owner_of(slot).map(label))?;
+                owner.map_err(|()| refused(py, not_out(slot)))
             }
 
             /// Where every slot is, recomputed from scratch.
@@ -227,6 +237,18 @@ allocator! {
             self.0.call(py, alloc::StateAllocator::end_alloc_group)
         }
     }
+}
+
+fn label(owner: Owner<'_>) -> Result<Option<String>, ()> {
+    match owner {
+        Owner::Nobody => Err(()),
+        Owner::Unnamed => Ok(None),
+        Owner::Named(label) => Ok(Some(label.to_owned())),
+    }
+}
+
+fn not_out(slot: i64) -> Error {
+    Error::SlotOwner { kind: "pool", slot, problem: "is not handed out".into() }
 }
 
 /// Numbers that must not be negative.

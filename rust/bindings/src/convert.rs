@@ -1,7 +1,7 @@
 //! Arguments from Python: integers in all the forms that engines hold them in, without a step of Python for each.
 
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
@@ -9,9 +9,15 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 use stemcache::{EventMode, NodeId, Start};
 
-use crate::errors::invalid;
+use crate::errors::{invalid, stale};
+
+/// Calls on this many numbers give up the GIL; for fewer, that and the copy cost more than they gain.
+const LONG: usize = 1 << 17;
 
 /// One-dimensional int64 numbers: a borrowed array where that is possible.
+///
+/// The caller guarantees that nobody writes to a borrowed array during the call. A call that gives up the GIL works on a
+/// copy (`into_owned`), so that no thread of Python can break that without knowing.
 pub(crate) enum Integers<'py> {
     Borrowed(PyReadonlyArray1<'py, i64>),
     Owned(Vec<i64>),
@@ -21,17 +27,14 @@ impl<'py> Integers<'py> {
     /// Reads `object` as integers.
     ///
     /// # Errors
-    /// `TypeError` for what is not integers on the CPU, `InvalidArgumentError` for another shape.
+    /// `TypeError` for what is not integers on the CPU, `InvalidArgumentError` for another shape or numbers that do not
+    /// fit int64.
     pub(crate) fn new(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(array) = object.cast::<PyArray1<i64>>() {
             return Self::from_array(array);
         }
         if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
-            return Ok(Self::Owned(object.extract()?));
-        }
-        if let Ok(array) = object.cast::<PyArray1<i32>>() {
-            let array = array.try_readonly()?;
-            return Ok(Self::Owned(array.as_array().iter().map(|&number| number.into()).collect()));
+            return object.extract().map(Self::Owned).map_err(|error| too_large(name, object.py(), error));
         }
         Self::through_numpy(name, object)
     }
@@ -43,14 +46,29 @@ impl<'py> Integers<'py> {
         }
     }
 
-    /// Borrows an array, or copies one that is not contiguous. `readonly` would panic where another extension writes
+    /// Ready for a call, and whether that call should give up the GIL: it then works on a copy.
+    pub(crate) fn settled(self) -> (Self, bool) {
+        if self.as_slice().len() < LONG { (self, false) } else { (self.into_owned(), true) }
+    }
+
+    /// The same numbers where nobody else can write.
+    pub(crate) fn into_owned(self) -> Self {
+        match self {
+            Self::Borrowed(_) => Self::Owned(self.as_slice().to_vec()),
+            Self::Owned(_) => self,
+        }
+    }
+
+    /// Borrows an array, or a contiguous copy of one that is not. `readonly` would panic where another extension writes
     /// to the array meanwhile; this raises.
     fn from_array(array: &Bound<'py, PyArray1<i64>>) -> PyResult<Self> {
-        let array = array.try_readonly()?;
-        if array.as_slice().is_ok() {
-            return Ok(Self::Borrowed(array));
+        let borrowed = array.try_readonly()?;
+        if borrowed.as_slice().is_ok() {
+            return Ok(Self::Borrowed(borrowed));
         }
-        Ok(Self::Owned(array.as_array().iter().copied().collect()))
+        // numpy copies what has odd strides or is not aligned; rust-numpy's views would misread it.
+        let copy = numpy_function(array.py(), &CONTIGUOUS, "ascontiguousarray")?.call1((array,))?;
+        Ok(Self::Borrowed(copy.cast::<PyArray1<i64>>()?.try_readonly()?))
     }
 
     /// Everything else that numpy can read as integers: `array('q')`, tensors, other integer arrays.
@@ -58,7 +76,7 @@ impl<'py> Integers<'py> {
         let py = object.py();
         let array = match tensor_array(name, object)? {
             Some(array) => array,
-            None => AS_ARRAY.import(py, "numpy", "asarray")?.call1((object,))?,
+            None => numpy_function(py, &AS_ARRAY, "asarray")?.call1((object,))?,
         };
         if let Ok(array) = array.cast::<PyArray1<i64>>() {
             return Self::from_array(array);
@@ -73,6 +91,25 @@ impl<'py> Integers<'py> {
     }
 }
 
+static AS_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static CONTIGUOUS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn numpy_function<'py>(
+    py: Python<'py>,
+    cell: &'static PyOnceLock<Py<PyAny>>,
+    name: &str,
+) -> PyResult<&'py Bound<'py, PyAny>> {
+    cell.import(py, "numpy", name)
+}
+
+/// A number past int64 is a wrong argument, whatever else is wrong stays as it is.
+fn too_large(name: &str, py: Python<'_>, error: PyErr) -> PyErr {
+    if error.is_instance_of::<PyOverflowError>(py) {
+        return invalid(py, format!("{name} holds a number that does not fit int64"));
+    }
+    error
+}
+
 /// Refuses what would change when it becomes int64; an empty array has no value that could.
 fn check_integers(name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
     let dtype = array.getattr("dtype")?;
@@ -85,19 +122,55 @@ fn check_integers(name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
     Err(PyTypeError::new_err(format!("{name} must be integers that fit int64, not {dtype}")))
 }
 
-static AS_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
 /// The array behind a CPU tensor, or None for what is no tensor.
 fn tensor_array<'py>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let Some(to_numpy) = object.getattr_opt(intern!(object.py(), "numpy"))? else { return Ok(None) };
-    let device = object.getattr("device")?;
-    let kind: String = device.getattr("type")?.extract()?;
-    if kind != "cpu" {
+    let py = object.py();
+    let to_numpy = object.getattr_opt(intern!(py, "numpy"))?;
+    let device = object.getattr_opt(intern!(py, "device"))?;
+    let (Some(to_numpy), Some(device)) = (to_numpy, device) else { return Ok(None) };
+    let kind = device.getattr_opt(intern!(py, "type"))?.unwrap_or_else(|| device.clone());
+    if kind.to_string() != "cpu" {
         return Err(PyTypeError::new_err(format!(
             "{name} are on {device}: the index reads them on the CPU, and does not wait for a device; keep a host copy"
         )));
     }
     to_numpy.call0().map(Some)
+}
+
+/// How many to free, or to match at most: what is past int64 is as good as all.
+pub(crate) struct Amount(pub(crate) i64);
+
+impl<'py> FromPyObject<'_, 'py> for Amount {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match object.extract() {
+            Ok(amount) => Ok(Self(amount)),
+            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
+                Ok(Self(if object.lt(0)? { i64::MIN } else { i64::MAX }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The handle of a node.
+#[derive(Clone, Copy)]
+pub(crate) struct Handle(pub(crate) NodeId);
+
+impl<'py> FromPyObject<'_, 'py> for Handle {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match object.extract() {
+            Ok(number) => Ok(Self(NodeId::from_u64(number))),
+            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
+                let message = format!("node {} is not in the tree: no handle is such a number", object.str()?);
+                Err(stale(object.py(), message))
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A size or length that must not be negative.
@@ -123,8 +196,8 @@ impl<'py> FromPyObject<'_, 'py> for Namespace {
 
 impl Namespace {
     /// Where a call with this namespace begins.
-    pub(crate) fn start(&self, after: Option<u64>) -> Start<'_> {
-        match (after.map(NodeId::from_u64), self) {
+    pub(crate) fn start(&self, after: Option<Handle>) -> Start<'_> {
+        match (after.map(|handle| handle.0), self) {
             (None, Self::Omitted) => Start::Root(None),
             (None, Self::Given(name)) => Start::Root(name.as_deref()),
             (Some(node), Self::Omitted) => Start::After(node),

@@ -27,13 +27,17 @@ impl Class {
 static INVALID_ARGUMENT: Class = Class::new("InvalidArgumentError");
 static STALE_NODE: Class = Class::new("StaleNodeError");
 static NOT_LOCKED: Class = Class::new("NotLockedError");
+static OUT_OF_SLOTS: Class = Class::new("OutOfSlotsError");
 static SLOT_OWNERSHIP: Class = Class::new("SlotOwnershipError");
 static INVARIANT: Class = Class::new("InvariantError");
 
 /// The exception for a refused call.
 pub(crate) fn refused(py: Python<'_>, error: Error) -> PyErr {
     let class = match error {
-        Error::Config { .. } | Error::Argument { .. } | Error::Namespace { .. } => &INVALID_ARGUMENT,
+        Error::Config { .. } | Error::Argument { .. } | Error::Namespace { .. } | Error::NotPending(_) => {
+            &INVALID_ARGUMENT
+        }
+        Error::OutOfMemory { .. } => &OUT_OF_SLOTS,
         Error::StaleNode(_) | Error::StaleLock => &STALE_NODE,
         Error::NotLocked(_) => &NOT_LOCKED,
         Error::SlotRange { .. } | Error::SlotOwner { .. } => &SLOT_OWNERSHIP,
@@ -44,6 +48,11 @@ pub(crate) fn refused(py: Python<'_>, error: Error) -> PyErr {
 /// The exception for an argument that the binding itself refuses.
 pub(crate) fn invalid(py: Python<'_>, message: String) -> PyErr {
     INVALID_ARGUMENT.error(py, message)
+}
+
+/// The exception for a handle that cannot be one.
+pub(crate) fn stale(py: Python<'_>, message: String) -> PyErr {
+    STALE_NODE.error(py, message)
 }
 
 /// The exception for a broken invariant of our own.

@@ -81,7 +81,7 @@ pub(crate) fn to_python(py: Python<'_>, event: Event, page_size: usize) -> PyRes
                 parent_block_hash: parent,
                 token_ids: token_ids(py, &tokens, page_size)?,
                 block_size: page_size,
-                namespace: namespace.map(String::from),
+                namespace: namespace.map(|name| name.to_string()),
             },
         )?
         .into_any(),

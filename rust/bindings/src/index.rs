@@ -3,15 +3,13 @@
 use pyo3::prelude::*;
 use stemcache::{Config, Entry, NodeId, Receipt, Tree};
 
-use crate::convert::{Events, Integers, Namespace, length};
+use crate::convert::{Amount, Events, Handle, Integers, Namespace, length};
 use crate::errors::{broken, invalid, refused};
 use crate::events::to_python;
 use crate::results::{Advance, Evicted, Insert, Lock, Match, Stats, slots};
 use crate::shared::Shared;
 
-/// Keys from this many tokens on are compared without the GIL; below, giving it up costs more than it gains.
-const LONG_KEY: usize = 1 << 15;
-/// The same for evictions, in tokens and states.
+/// An eviction of this many tokens or states runs without the GIL.
 const LONG_EVICTION: i64 = 1 << 17;
 
 /// A radix tree over token ids: which KV slots and which recurrent states are kept for which prefixes.
@@ -28,6 +26,8 @@ pub(crate) struct RadixIndex {
 struct EntryArguments<'py> {
     tokens: Integers<'py>,
     slots: Integers<'py>,
+    /// Both are copies, and the call gives up the GIL.
+    long: bool,
     state_slot: i64,
     owned: usize,
     state_length: Option<usize>,
@@ -44,9 +44,12 @@ impl<'py> EntryArguments<'py> {
         state_ready: bool,
     ) -> PyResult<Self> {
         let py = tokens.py();
+        let (tokens, long) = Integers::new("tokens", tokens)?.settled();
+        let slots = Integers::new("slots", slots)?;
         Ok(Self {
-            tokens: Integers::new("tokens", tokens)?,
-            slots: Integers::new("slots", slots)?,
+            tokens,
+            slots: if long { slots.into_owned() } else { slots },
+            long,
             state_slot,
             owned: length(py, "owned", owned)?,
             state_length: state_length.map(|given| length(py, "state_length", given)).transpose()?,
@@ -95,16 +98,15 @@ impl RadixIndex {
         slf: &Bound<'_, Self>,
         tokens: &Bound<'_, PyAny>,
         namespace: Namespace,
-        limit: Option<i64>,
-        after: Option<u64>,
+        limit: Option<Amount>,
+        after: Option<Handle>,
         lock: bool,
     ) -> PyResult<Match> {
         let (py, index) = (slf.py(), slf.get());
-        let tokens = Integers::new("tokens", tokens)?;
+        let (tokens, long) = Integers::new("tokens", tokens)?.settled();
         let tokens = tokens.as_slice();
-        let limit = limit.map(|given| length(py, "limit", given)).transpose()?;
+        let limit = limit.map(|given| length(py, "limit", given.0)).transpose()?;
         let start = namespace.start(after);
-        let long = tokens.len() >= LONG_KEY;
         if !lock {
             let found = index.tree.try_call(py, long, |tree| tree.find(start, tokens, limit))?;
             return Ok(Match::new(py, found, None));
@@ -121,14 +123,13 @@ impl RadixIndex {
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
         namespace: Namespace,
-        limit: Option<i64>,
-        after: Option<u64>,
+        limit: Option<Amount>,
+        after: Option<Handle>,
     ) -> PyResult<Match> {
-        let tokens = Integers::new("tokens", tokens)?;
+        let (tokens, long) = Integers::new("tokens", tokens)?.settled();
         let tokens = tokens.as_slice();
-        let limit = limit.map(|given| length(py, "limit", given)).transpose()?;
+        let limit = limit.map(|given| length(py, "limit", given.0)).transpose()?;
         let start = namespace.start(after);
-        let long = tokens.len() >= LONG_KEY;
         let found = self.tree.try_call(py, long, |tree| tree.peek(start, tokens, limit))?;
         Ok(Match::new(py, found, None))
     }
@@ -144,14 +145,13 @@ impl RadixIndex {
         state_slot: i64,
         namespace: Namespace,
         owned: i64,
-        after: Option<u64>,
+        after: Option<Handle>,
         state_length: Option<i64>,
         state_ready: bool,
     ) -> PyResult<Insert> {
         let arguments = EntryArguments::new(tokens, slots, state_slot, owned, state_length, state_ready)?;
         let (entry, start) = (arguments.entry(), namespace.start(after));
-        let long = entry.tokens.len() >= LONG_KEY;
-        let done = self.tree.try_call(py, long, |tree| tree.insert(start, &entry))?;
+        let done = self.tree.try_call(py, arguments.long, |tree| tree.insert(start, &entry))?;
         Ok(Insert::new(py, done))
     }
 
@@ -172,8 +172,7 @@ impl RadixIndex {
         let receipt = Self::own(slf, lock)?;
         let arguments = EntryArguments::new(tokens, slots, state_slot, owned, state_length, state_ready)?;
         let entry = arguments.entry();
-        let long = entry.tokens.len() >= LONG_KEY;
-        let done = slf.get().tree.try_call(py, long, |tree| tree.advance(receipt, &entry))?;
+        let done = slf.get().tree.try_call(py, arguments.long, |tree| tree.advance(receipt, &entry))?;
         Ok(Advance {
             insert: Py::new(py, Insert::new(py, done.insert))?,
             slots: self::slots(py, done.slots),
@@ -182,20 +181,20 @@ impl RadixIndex {
     }
 
     /// A state that waited was written: it can be matched, locked and evicted.
-    fn publish_state(&self, py: Python<'_>, node: u64) -> PyResult<()> {
-        let node = NodeId::from_u64(node);
+    fn publish_state(&self, py: Python<'_>, node: Handle) -> PyResult<()> {
+        let Handle(node) = node;
         self.tree.try_call(py, false, |tree| tree.publish_state(node))
     }
 
     /// A state that waited is not worth keeping: takes it out.
-    fn discard_state(&self, py: Python<'_>, node: u64) -> PyResult<Evicted> {
-        let node = NodeId::from_u64(node);
+    fn discard_state(&self, py: Python<'_>, node: Handle) -> PyResult<Evicted> {
+        let Handle(node) = node;
         Ok(Evicted::new(py, self.tree.try_call(py, false, |tree| tree.discard_state(node))?))
     }
 
     /// Protects a node's state and the KV of its path from eviction.
-    fn lock(slf: &Bound<'_, Self>, node: u64) -> PyResult<Py<Lock>> {
-        let node = NodeId::from_u64(node);
+    fn lock(slf: &Bound<'_, Self>, node: Handle) -> PyResult<Py<Lock>> {
+        let Handle(node) = node;
         let receipt = slf.get().tree.try_call(slf.py(), false, |tree| tree.lock(node))?;
         Self::receipt(slf, receipt)
     }
@@ -213,8 +212,9 @@ impl RadixIndex {
     }
 
     /// Frees at least so many tokens, then so many states more, least recently used first.
-    #[pyo3(signature = (tokens=0, states=0))]
-    fn evict(&self, py: Python<'_>, tokens: i64, states: i64) -> PyResult<Evicted> {
+    #[pyo3(signature = (tokens=Amount(0), states=Amount(0)))]
+    fn evict(&self, py: Python<'_>, tokens: Amount, states: Amount) -> PyResult<Evicted> {
+        let (Amount(tokens), Amount(states)) = (tokens, states);
         let long = tokens >= LONG_EVICTION || states >= LONG_EVICTION;
         let (tokens, states) = (tokens.max(0) as usize, states.max(0) as usize);
         let evicted = self.tree.try_call(py, long, |tree| Ok(tree.evict(tokens, states)))?;

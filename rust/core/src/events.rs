@@ -6,6 +6,8 @@
 //!
 //! When events are off there is no log at all, so a tree pays one branch.
 
+use std::sync::Arc;
+
 use sha2::{Digest as _, Sha256};
 
 use crate::arena::Arena;
@@ -36,7 +38,7 @@ pub enum Event {
         /// Its tokens; one more than a page for bigram keys, whose pairs overlap.
         tokens: Box<[i64]>,
         /// The namespace it lies in.
-        namespace: Option<Box<str>>,
+        namespace: Option<Arc<str>>,
     },
     /// The tree dropped a page.
     BlockRemoved {
@@ -84,6 +86,7 @@ impl EventLog {
     }
 
     pub(crate) fn cleared(&mut self) {
+        self.digests = Vec::new();
         self.queue.push(Event::AllCleared);
     }
 
@@ -91,6 +94,7 @@ impl EventLog {
     pub(crate) fn stored(&mut self, nodes: &Arena, node: u32, namespace: Option<&str>) {
         let (parent, tokens) = (nodes[node].parent, &nodes[node].tokens);
         let above = if nodes[parent].is_root() { None } else { self.last(parent).copied() };
+        let name: Option<Arc<str>> = namespace.map(Into::into);
         let mut before = above.or_else(|| namespace.map(namespace_digest));
         let mut parent_hash = above.as_ref().map(hash);
         let mut digests = Vec::with_capacity(nodes[node].units() / self.page_size);
@@ -101,7 +105,7 @@ impl EventLog {
                 hash: hash(&digest),
                 parent: parent_hash,
                 tokens: page.into(),
-                namespace: namespace.map(Into::into),
+                namespace: name.clone(),
             });
             parent_hash = Some(hash(&digest));
             before = Some(digest);

@@ -30,8 +30,19 @@ impl SlotSet {
         if self.contains(number) { Err(self.taken(slot)) } else { Ok(number) }
     }
 
-    /// Adds all, or none when one is no slot, is in the set already or comes twice.
-    pub(crate) fn add_all(&mut self, slots: &[i64]) -> Result<()> {
+    /// The slots as they are kept, unless one is no slot.
+    pub(crate) fn checked(&self, slots: &[i64]) -> Result<Box<[u32]>> {
+        let kept: Box<[u32]> = slots.iter().map(|&slot| u32::try_from(slot).unwrap_or(0)).collect();
+        match kept.iter().position(|&slot| slot == 0) {
+            None => Ok(kept),
+            Some(at) => {
+                Err(Error::SlotRange { kind: self.kind, slot: slots[at], largest: i64::from(u32::MAX) })
+            }
+        }
+    }
+
+    /// Adds all, or none when one is in the set already or comes twice.
+    pub(crate) fn add_all(&mut self, slots: &[u32]) -> Result<()> {
         let mut done = 0;
         for run in runs(slots) {
             if !self.add_run(run) {
@@ -102,17 +113,15 @@ impl SlotSet {
     }
 
     /// Why the slots from `done` on were refused; those before it were fine.
-    fn complaint(&self, slots: &[i64], done: usize) -> Error {
-        for (at, &slot) in slots.iter().enumerate().skip(done) {
-            if let Some(first) = slots[..at].iter().position(|earlier| *earlier == slot) {
-                let problem = format!("is given twice, at {first} and at {at}");
-                return Error::SlotOwner { kind: self.kind, slot, problem };
-            }
-            if let Err(error) = self.check(slot) {
-                return error;
-            }
-        }
-        unreachable!("one of the slots was refused")
+    fn complaint(&self, slots: &[u32], done: usize) -> Error {
+        let earlier = |at: usize| slots[..at].iter().position(|earlier| *earlier == slots[at]);
+        let refused = |&at: &usize| self.contains(slots[at]) || earlier(at).is_some();
+        let at = (done..slots.len()).find(refused).unwrap_or(done);
+        let problem = match earlier(at) {
+            Some(first) => format!("is given twice, at {first} and at {at}"),
+            None => return self.taken(i64::from(slots[at])),
+        };
+        Error::SlotOwner { kind: self.kind, slot: i64::from(slots[at]), problem }
     }
 
     fn number(&self, slot: i64) -> Result<u32> {

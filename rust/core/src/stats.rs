@@ -7,14 +7,6 @@ macro_rules! counters {
         /// Counters since the tree was made; `reset` does not touch them.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
-
-        impl Stats {
-            /// Every counter with its name, in order.
-            #[must_use]
-            pub fn fields(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name),)*]
-            }
-        }
     };
 }
 

@@ -79,15 +79,18 @@ impl Oracle {
     }
 
     pub(super) fn can_go(&self, node: &Place) -> bool {
-        self.is_leaf(node) && self.kv_locks(node) == 0 && !self.nodes[node].pending
+        self.is_leaf(node) && self.kv_locks(node) == 0
     }
 
     pub(super) fn state_can_go(&self, node: &Place) -> bool {
         self.state_locks(node) == 0 && !self.nodes[node].pending
     }
 
+    /// Receipts at or below a node, and states there that are still to be written.
     pub(super) fn kv_locks(&self, node: &Place) -> usize {
-        self.locks.iter().filter(|lock| lock.held && lock.life == self.life && node.is_in(&lock.on)).count()
+        let held = |lock: &&Lock| lock.held && lock.life == self.life && node.is_in(&lock.on);
+        let pending = self.nodes.iter().filter(|(other, state)| state.pending && node.is_in(other));
+        self.locks.iter().filter(held).count() + pending.count()
     }
 
     pub(super) fn state_locks(&self, node: &Place) -> usize {
@@ -114,7 +117,11 @@ impl Oracle {
             node: node.map(|node| node.id),
             state_slot: node.and_then(|node| node.state),
             kv_length: kv * page,
-            branching_length: Some(kv * page / chunk * chunk).filter(|length| *length > hit.len() * page),
+            branching_length: Some(kv * page / chunk * chunk)
+                .filter(|length| *length > hit.len() * page)
+                .filter(|length| {
+                    !path.iter().any(|node| node.len() * page == *length && self.nodes[node].pending)
+                }),
             reason: self.reason(&key, cap, &path, kv, hit.len()),
         };
         (found, hit)

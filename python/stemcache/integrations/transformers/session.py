@@ -14,6 +14,7 @@ import torch
 
 from stemcache.cache.hybrid import HybridRadixCache
 from stemcache.cache.request import Request
+from stemcache.errors import StaleNodeError
 from stemcache.integrations.transformers.layers import CacheLayers, Prefix
 from stemcache.integrations.transformers.runner import Runner
 
@@ -54,8 +55,7 @@ class Session:
         self._req = Request(origin_input_ids=prompt, extra_key=namespace)
         self._caching = False
         with guard:
-            self.reason = self._open()
-            self._live = self._restored()
+            self.reason, self._live = self._open()
         self.length = self.reused = self._req.kv_committed_len
 
     def __enter__(self) -> Self:
@@ -99,7 +99,15 @@ class Session:
             if self._caching and self._cache.cache_unfinished_req(self._req):
                 self._copy()
 
-    def _open(self) -> str | None:
+    def _open(self) -> tuple[str | None, Any]:
+        """The reason why no more was restored, and the model's cache object."""
+        try:
+            return self._admit(), self._restored()
+        except BaseException:
+            self._cache.release(self._req)
+            raise
+
+    def _admit(self) -> str | None:
         """Matches and admits; without a slot for the hit's state, begins from nothing."""
         found = self._cache.match_prefix(req=self._req, lock=True, cow_mamba=True)
         if found.cow == "no slot":
@@ -130,7 +138,11 @@ class Session:
 
     def _has_room(self) -> bool:
         """Whether all tokens so far have KV slots, evicting what is short."""
-        return self.length <= self._pools.rows.max_tokens and self._cache.extend(self._req, self.length)
+        try:
+            return self.length <= self._pools.rows.max_tokens and self._cache.extend(self._req, self.length)
+        except StaleNodeError:
+            # The cache was reset meanwhile, and what this sequence goes on from is gone.
+            return False
 
     def _copy(self) -> None:
         """Does what waits to be copied. One stream does all in order, so it is done once it is launched."""

@@ -22,9 +22,13 @@ type Run = (u32, usize);
 
 impl Ledger {
     /// A ledger of `size` slots that nobody owns, after the dummies.
-    pub(crate) fn new(kind: &'static str, dummies: u32, size: u32) -> Self {
-        let owner_numbers = vec![NOBODY; dummies as usize + size as usize];
-        Self { kind, first: i64::from(dummies), owner_numbers, owners: Owners::new() }
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] when the host has no room for it.
+    pub(crate) fn new(kind: &'static str, dummies: u32, size: u32) -> Result<Self> {
+        let owner_numbers = super::filled(NOBODY, dummies as usize + size as usize)?;
+        Ok(Self { kind, first: i64::from(dummies), owner_numbers, owners: Owners::new() })
     }
 
     pub(crate) fn kind(&self) -> &'static str {

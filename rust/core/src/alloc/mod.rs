@@ -51,6 +51,16 @@ fn checked_size(size: usize) -> Result<u32> {
     Err(Error::Config { name: "size", given: size.to_string(), rule })
 }
 
+/// `vec![value; count]` that refuses where that would abort.
+fn filled(value: u32, count: usize) -> Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    let bytes = count.saturating_mul(size_of::<u32>());
+    let what = "the table of a pool's slots".to_owned();
+    numbers.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { what, bytes })?;
+    numbers.resize(count, value);
+    Ok(numbers)
+}
+
 /// An argument that is a count, as errors carry it.
 fn given(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)

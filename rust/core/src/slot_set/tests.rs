@@ -28,12 +28,13 @@ proptest! {
                 let fits = distinct.len() == slots.len()
                     && distinct.is_disjoint(&model)
                     && distinct.iter().all(|&slot| u32::try_from(slot).is_ok_and(|slot| slot > 0));
-                prop_assert_eq!(set.add_all(&slots).is_ok(), fits);
+                let added = set.checked(&slots).and_then(|slots| set.add_all(&slots));
+                prop_assert_eq!(added.is_ok(), fits);
                 if fits {
                     model.extend(distinct);
                 }
             } else {
-                let held: Vec<i64> = distinct.intersection(&model).copied().collect();
+                let held: Vec<u32> = distinct.intersection(&model).map(|&slot| slot as u32).collect();
                 set.remove_all(&held);
                 model.retain(|slot| !distinct.contains(slot));
             }
@@ -51,10 +52,10 @@ proptest! {
 #[test]
 fn a_refused_slot_is_named() {
     let mut set = SlotSet::new("KV");
-    set.add_all(&(1..100).collect::<Vec<_>>()).unwrap();
-    let refused = |slots: &[i64]| SlotSet::add_all(&mut SlotSet::new("KV"), slots).unwrap_err().to_string();
+    set.add_all(&(1..100).collect::<Vec<u32>>()).unwrap();
+    let refused = |slots: &[u32]| SlotSet::add_all(&mut SlotSet::new("KV"), slots).unwrap_err().to_string();
     assert_eq!(set.add_all(&[200, 99]).unwrap_err().to_string(), "KV slot 99 is the tree's already");
     assert_eq!(refused(&[5, 6, 5]), "KV slot 5 is given twice, at 0 and at 2");
-    assert!(matches!(set.add_all(&[200, 0]), Err(Error::SlotRange { slot: 0, .. })));
+    assert!(matches!(set.checked(&[200, 0]), Err(Error::SlotRange { slot: 0, .. })));
     assert!(!set.contains(200), "a refused call adds nothing");
 }

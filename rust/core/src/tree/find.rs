@@ -141,8 +141,8 @@ impl Tree {
         let kv_length = origin.end + walk.units;
         let mut found = self.describe(&path[..hit], walk.above);
         found.kv_length = kv_length;
-        found.branching_length =
-            Some(kv_length / self.chunk_size * self.chunk_size).filter(|&branch| branch > found.length);
+        found.branching_length = Some(kv_length / self.chunk_size * self.chunk_size)
+            .filter(|&branch| branch > found.length && !self.is_pending_at(&path[hit..], branch));
         found.reason = (found.length < origin.end + units).then(|| {
             if kv_length == origin.end + cap && cap < units {
                 Reason::Limit
@@ -168,6 +168,11 @@ impl Tree {
             state_slot: Some(i64::from(node.state_slot)),
             ..Match::nothing(None)
         }
+    }
+
+    /// Whether somebody is writing a state at this length already.
+    fn is_pending_at(&self, path: &[u32], length: usize) -> bool {
+        path.iter().any(|&index| self.nodes[index].pending && self.nodes[index].end as usize == length)
     }
 
     /// How many nodes of `path` lead to its deepest one with a state.

@@ -54,6 +54,8 @@ struct Plan {
     owned: usize,
     walk: Walk,
     state: u32,
+    /// The slots past the first `owned`; the tree has claimed them all.
+    slots: Box<[u32]>,
 }
 
 impl Tree {
@@ -114,7 +116,7 @@ impl Tree {
                 return Inserted::nothing();
             }
             let origin = origin.map_or_else(|| self.root_of(namespace), |origin| origin.node);
-            self.carry_out(origin, &plan, entry, &path)
+            self.carry_out(origin, plan, entry, &path)
         });
         self.path = path;
         done
@@ -139,12 +141,14 @@ impl Tree {
         if self.events.is_some() && units > 0 {
             check_fits_u32(&entry.tokens[..units + self.overlap])?;
         }
-        let mut state = 0;
+        let (mut state, mut slots) = (0, Box::default());
         if units > 0 || !path.is_empty() {
             state = self.state_owned.check(entry.state_slot)?;
-            self.kv_owned.add_all(&entry.slots[owned..units])?;
+            // Read once: what is claimed is what is kept, whatever the caller does to its buffer meanwhile.
+            slots = self.kv_owned.checked(&entry.slots[owned..units])?;
+            self.kv_owned.add_all(&slots)?;
         }
-        Ok(Plan { units, owned, walk, state })
+        Ok(Plan { units, owned, walk, state, slots })
     }
 
     fn check_lengths(&self, start: usize, units: usize, entry: &Entry<'_>) -> Result<()> {
@@ -164,9 +168,10 @@ impl Tree {
         Ok(())
     }
 
-    fn carry_out(&mut self, origin: u32, plan: &Plan, entry: &Entry<'_>, path: &[u32]) -> Inserted {
-        let Plan { units, owned, ref walk, state } = *plan;
+    fn carry_out(&mut self, origin: u32, plan: Plan, entry: &Entry<'_>, path: &[u32]) -> Inserted {
+        let Plan { units, owned, walk, state, slots } = plan;
         let prefix_length = self.nodes[origin].end as usize + walk.units;
+        let (duplicate, new) = divide(slots, walk.units - owned);
         for &index in path {
             self.touch(index);
         }
@@ -175,11 +180,7 @@ impl Tree {
             end = self.split(node, at);
         }
         if walk.units < units {
-            end = self.add_leaf(
-                end,
-                &entry.tokens[walk.units..units + self.overlap],
-                &entry.slots[walk.units..units],
-            );
+            end = self.add_leaf(end, &entry.tokens[walk.units..units + self.overlap], new);
         } else if walk.inside.is_some() {
             self.touch(end);
         }
@@ -188,13 +189,12 @@ impl Tree {
             self.state_owned.add(state);
             self.give_state(end, state, entry.state_ready);
         }
-        let freed = &entry.slots[owned..walk.units.max(owned)];
-        self.kv_owned.remove_all(freed);
-        self.count_insert(units - walk.units, walk.units - owned, state_exists);
+        self.kv_owned.remove_all(&duplicate);
+        self.count_insert(units - walk.units, duplicate.len(), state_exists);
         Inserted {
             prefix_length,
             state_exists,
-            freed_slots: freed.to_vec(),
+            freed_slots: duplicate.iter().copied().map(i64::from).collect(),
             node: Some(self.nodes.handle(end)),
         }
     }
@@ -212,6 +212,14 @@ impl Inserted {
     fn nothing() -> Self {
         Self { prefix_length: 0, state_exists: true, freed_slots: Vec::new(), node: None }
     }
+}
+
+/// The first `at` slots, and the others; all of them are handed on as they are where there is no first.
+fn divide(slots: Box<[u32]>, at: usize) -> (Box<[u32]>, Box<[u32]>) {
+    if at == 0 {
+        return (Box::default(), slots);
+    }
+    (slots[..at].into(), slots[at..].into())
 }
 
 fn argument(name: &'static str, given: usize, rule: String) -> Error {

@@ -45,8 +45,7 @@ impl Tree {
     }
 
     /// A new unlocked leaf below `parent`, the most recent of all. Its slots are owned by the tree already.
-    pub(super) fn add_leaf(&mut self, parent: u32, tokens: &[i64], slots: &[i64]) -> u32 {
-        let slots: Box<[u32]> = slots.iter().map(|&slot| slot as u32).collect();
+    pub(super) fn add_leaf(&mut self, parent: u32, tokens: &[i64], slots: Box<[u32]>) -> u32 {
         let (units, end) = (slots.len(), self.nodes[parent].end as usize + slots.len());
         let leaf = self.nodes.insert(Node::new(parent, end, tokens.into(), slots));
         self.children.attach(&mut self.nodes, leaf);
