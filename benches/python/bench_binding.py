@@ -126,7 +126,7 @@ def flat(n: int) -> tuple[RadixIndex, list[int]]:
 
 def by_nodes() -> dict[str, float]:
     """Calls on leaves all over a tree of many."""
-    found = {}
+    found: dict[str, float] = {}
     for n in NODES:
         (index, nodes), turns = flat(n), itertools.cycle(range(0, n * 7919, 7919))
         keys = [np.full(16, i) for i in range(n)]

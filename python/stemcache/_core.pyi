@@ -181,7 +181,7 @@ class RadixIndex:
             NotLockedError: it was released already.
             StaleNodeError: the lock is from before a reset.
         """
-    def evict(self, tokens: int = 0, states: int = 0) -> Evicted:
+    def evict(self, tokens: int = ..., states: int = ...) -> Evicted:
         """Frees at least so many tokens, then so many states more, least recently used first, locked ones never.
 
         Gives what there is when that is less; 0 or less frees nothing.

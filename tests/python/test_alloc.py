@@ -41,6 +41,9 @@ def test_a_slot_is_freed_by_its_owner_only() -> None:
     with pytest.raises(stemcache.SlotOwnershipError, match='slot 1 belongs to "r1", not to "r2"'):
         pool.free([1], owner="r2")
     pool.transfer([1], "tree")
+    assert [pool.owner_of(1), pool.owner_of(2)] == ["tree", "r1"]
+    with pytest.raises(stemcache.SlotOwnershipError, match="slot 3 is not handed out"):
+        pool.owner_of(3)
     owners = pool.audit().owners
     assert {label: slots.tolist() for label, slots in owners.items()} == {"tree": [1], "r1": [2]}
 

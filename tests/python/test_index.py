@@ -133,8 +133,30 @@ class TestTokenForms:
             RadixIndex().match(np.ones((1, 2), dtype=np.int64))
 
     def test_too_large_for_int64(self) -> None:
-        with pytest.raises(OverflowError):
+        with pytest.raises(stemcache.InvalidArgumentError, match="tokens holds a number that does not fit int64"):
             RadixIndex().match([2**63])
+
+    @pytest.mark.parametrize("kind", ["<i4", "<i8"])
+    def test_the_field_of_a_packed_record(self, kind: str) -> None:
+        """Its stride is no multiple of its size, and its address not aligned."""
+        records = np.zeros(4, dtype=[("flag", "i1"), ("id", kind)])
+        records["id"] = [5, 6, 7, 8]
+        index = stored([5, 6, 7, 8])
+        assert index.match(records["id"]).length == 4
+
+    def test_a_foreign_tensor_without_a_device_is_read_as_a_sequence(self) -> None:
+        class Odd(list[int]):
+            numpy = None
+
+        assert stored([5, 6]).match(Odd([5, 6])).length == 2
+
+    def test_long_keys(self) -> None:
+        """These give up the GIL, on a copy."""
+        ids = np.arange(1 << 17, dtype=np.int64)
+        index = RadixIndex()
+        index.insert(ids, ids + 1, 1)
+        assert index.match(ids).slots.tolist() == (ids + 1).tolist()
+        assert len(index.evict(tokens=2**70).kv_slots) == 1 << 17
 
 
 def two_requests() -> RadixIndex:
@@ -171,6 +193,9 @@ class TestRefusals:
         (lambda i: i.match([1], limit=-1), stemcache.InvalidArgumentError, "limit is -1"),
         (lambda i: i.match([1], after=123), stemcache.StaleNodeError, "node 123 is not in the tree"),
         (lambda i: i.lock(123), stemcache.StaleNodeError, "node 123 is not in the tree"),
+        (lambda i: i.lock(-1), stemcache.StaleNodeError, "node -1 is not in the tree"),
+        (lambda i: i.match([1], after=2**64), stemcache.StaleNodeError, "node 18446744073709551616 is not"),
+        (lambda i: i.publish_state(i.match([1, 2]).node or 0), stemcache.InvalidArgumentError, "no state that waits"),
         (lambda i: i.lock(stored([1]).match([1]).node or 0), stemcache.StaleNodeError, "another index"),
         (lambda i: i.unlock(released(i)), stemcache.NotLockedError, "released already"),
         (lambda i: i.unlock_state(released(i)), stemcache.NotLockedError, "released already"),
@@ -318,6 +343,35 @@ class TestLocks:
             with pytest.raises(stemcache.StaleNodeError):
                 stale()
         assert index.digest() == RadixIndex().digest()
+
+
+class TestPendingStates:
+    """A state whose bytes a copy has yet to write is in the tree, but out of everybody's reach."""
+
+    def pending(self) -> tuple[RadixIndex, int]:
+        index = stored([1, 2])
+        node = index.insert([1, 2, 3, 4], [1, 2, 3, 4], 2, owned=2, state_ready=False).node
+        assert node is not None
+        return index, node
+
+    def test_it_is_neither_matched_nor_evicted(self) -> None:
+        index, _ = self.pending()
+        hit = index.match([1, 2, 3, 4])
+        assert (hit.length, hit.kv_length, hit.reason) == (2, 4, "no state")
+        assert index.evict(tokens=99, states=99).state_slots.tolist() == [1]
+        assert (index.protected_tokens, index.protected_states) == (4, 1)
+
+    def test_published_it_is_like_any_other(self) -> None:
+        index, node = self.pending()
+        index.publish_state(node)
+        assert index.match([1, 2, 3, 4]).state_slot == 2
+        assert (index.evictable_tokens, index.evictable_states) == (4, 2)
+
+    def test_discarded_it_takes_a_node_along_that_nothing_needs(self) -> None:
+        index, node = self.pending()
+        gone = index.discard_state(node)
+        assert (gone.kv_slots.tolist(), gone.state_slots.tolist()) == ([3, 4], [2])
+        assert index.node_count == 1
 
 
 class TestInspection:

@@ -165,7 +165,8 @@ impl<'py> FromPyObject<'_, 'py> for Handle {
         match object.extract() {
             Ok(number) => Ok(Self(NodeId::from_u64(number))),
             Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
-                let message = format!("node {} is not in the tree: no handle is such a number", object.str()?);
+                let message =
+                    format!("node {} is not in the tree: no handle is such a number", object.str()?);
                 Err(stale(object.py(), message))
             }
             Err(error) => Err(error),

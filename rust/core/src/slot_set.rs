@@ -32,13 +32,15 @@ impl SlotSet {
 
     /// The slots as they are kept, unless one is no slot.
     pub(crate) fn checked(&self, slots: &[i64]) -> Result<Box<[u32]>> {
-        let kept: Box<[u32]> = slots.iter().map(|&slot| u32::try_from(slot).unwrap_or(0)).collect();
-        match kept.iter().position(|&slot| slot == 0) {
-            None => Ok(kept),
-            Some(at) => {
-                Err(Error::SlotRange { kind: self.kind, slot: slots[at], largest: i64::from(u32::MAX) })
-            }
-        }
+        // Not an early exit: the loop compiles to vector instructions.
+        let mut strays = 0;
+        let keep = |&slot: &i64| {
+            strays |= (slot as u64 >> 32) | u64::from(slot == 0);
+            slot as u32
+        };
+        let kept: Box<[u32]> = slots.iter().map(keep).collect();
+        let stray = slots.iter().find(|slot| strays != 0 && self.number(**slot).is_err());
+        stray.map_or(Ok(kept), |&slot| self.number(slot).map(|_| Box::default()))
     }
 
     /// Adds all, or none when one is in the set already or comes twice.

@@ -19,7 +19,7 @@ def make_pools(
         kv_tokens: KV slots, whole pages. A sequence that is longer is not cached whole.
         states: slots for running sequences (one each) and, without a checkpoint pool, for cached prefixes.
         page_size: tokens in a page of KV. The end of a sequence is cached only if it is whole pages.
-        options: as for `HybridPools`. `checkpoint="int8"` with `checkpoint_states`, for one, keeps about twice as many
+        options: as for `HybridPools`. `checkpoint="int8"` with `checkpoint_states`, for one, keeps more
             prefixes per byte, each with a small error.
 
     Raises:

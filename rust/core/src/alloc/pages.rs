@@ -40,9 +40,9 @@ impl PagedKvAllocator {
         let (page_size, pages) = (page_size as u32, slots / page_size as u32);
         Ok(Self {
             page_size,
-            ledger: Ledger::new(KV, page_size, slots),
+            ledger: Ledger::new(KV, page_size, slots)?,
             pages: FreeList::new(1..pages + 1, need_sort),
-            in_use: vec![0; pages as usize + 1],
+            in_use: super::filled(0, pages as usize + 1)?,
         })
     }
 

@@ -32,7 +32,7 @@ impl StateAllocator {
     /// [`crate::Error::Config`] for a size of 0, or one past 2^30.
     pub fn new(size: usize) -> Result<Self> {
         let size = checked_size(size)?;
-        let (ledger, free) = (Ledger::new(STATE, 1, size), FreeList::new(1..size + 1, false));
+        let (ledger, free) = (Ledger::new(STATE, 1, size)?, FreeList::new(1..size + 1, false));
         Ok(Self { ledger, free, reserve: VecDeque::new(), open_groups: 0 })
     }
 

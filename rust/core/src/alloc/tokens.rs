@@ -27,7 +27,7 @@ impl KvAllocator {
     /// [`crate::Error::Config`] for a size of 0, or one past 2^30.
     pub fn new(size: usize, need_sort: bool) -> Result<Self> {
         let size = checked_size(size)?;
-        Ok(Self { ledger: Ledger::new(KV, 1, size), free: FreeList::new(1..size + 1, need_sort) })
+        Ok(Self { ledger: Ledger::new(KV, 1, size)?, free: FreeList::new(1..size + 1, need_sort) })
     }
 
     /// Slots in the pool, without the dummy.

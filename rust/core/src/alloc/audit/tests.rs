@@ -5,7 +5,7 @@ use super::{Audit, Places};
 
 /// Slots 1 and 2 are r1's, 3 is unnamed, 4 and 5 nobody's.
 fn ledger() -> Ledger {
-    let mut ledger = Ledger::new("KV", 1, 5);
+    let mut ledger = Ledger::new("KV", 1, 5).unwrap();
     ledger.claim(&[1, 2], Some("r1")).expect("free slots");
     ledger.claim(&[3], None).expect("a free slot");
     ledger

@@ -3,7 +3,7 @@ use crate::alloc::Owner;
 
 #[test]
 fn a_refused_claim_leaves_no_trace() {
-    let mut ledger = Ledger::new("KV", 4, 8);
+    let mut ledger = Ledger::new("KV", 4, 8).unwrap();
     ledger.claim(&[5, 6], Some("r1")).expect("free slots");
     let mut refused = |slots: &[i64]| ledger.claim(slots, Some("r2")).expect_err("a mistake").to_string();
     assert_eq!(refused(&[4, 7, 6]), r#"KV slot 6 belongs to "r1" already"#);
@@ -18,7 +18,7 @@ fn a_refused_claim_leaves_no_trace() {
 
 #[test]
 fn a_refused_release_gives_each_slot_back_to_its_owner() {
-    let mut ledger = Ledger::new("state", 1, 8);
+    let mut ledger = Ledger::new("state", 1, 8).unwrap();
     ledger.claim(&[1, 2, 5], Some("r1")).expect("free slots");
     ledger.claim(&[3, 4], None).expect("free slots");
     let before = ledger.holdings();
