@@ -14,10 +14,10 @@ say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 .PHONY: help demo test rust-checks rust-tests python-checks python-tests deep bench clean
 
 help:
-	@echo 'make demo    set up, then replay a generated chat workload through the cache'
+	@echo 'make demo    set up, then a model in conversation, and a serving workload, through the cache'
 	@echo 'make test    set up, then run every check and test'
 	@echo 'make deep    the model tests at length: over a million operations (some minutes)'
-	@echo 'make bench   the benchmarks of the core (criterion) and of the binding'
+	@echo 'make bench   the benchmarks: the core (criterion), the binding, int8 checkpoints'
 	@echo 'VENV=dir     use another virtual environment than .venv'
 
 $(BIN)/uv:
@@ -32,22 +32,24 @@ $(VENV)/.build-tools: pyproject.toml | $(BIN)/uv
 	@touch $@
 
 $(VENV)/.test-tools: pyproject.toml | $(BIN)/uv
-	$(call say,installing what the tests need (the first time this takes some minutes: torch))
+	$(call say,installing what the tests need)
 	$(PIP) --group dev
 	@touch $@
 
 $(VENV)/.installed: $(SOURCES) | $(VENV)/.build-tools
-	$(call say,building the wheel and installing it)
+	$(call say,building the wheel and installing it (the first time this takes some minutes: torch))
 	@rm -rf $(VENV)/wheel
 	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python --out $(VENV)/wheel
-	$(PIP) --reinstall-package stemcache "$$(ls $(VENV)/wheel/*.whl)[report]"
+	$(PIP) --reinstall-package stemcache "$$(ls $(VENV)/wheel/*.whl)[report,transformers]"
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(call say,replaying a generated chat workload through the real index and allocators)
+	$(call say,a real hybrid model in conversation with and without the cache)
+	$(BIN)/stemcache demo --report $(VENV)/demo.html
+	$(call say,a generated chat workload through the real index and allocators)
 	$(BIN)/stemcache replay --workload chat --requests 3000 --kv-tokens 300000 --states 300 --concurrency 16 \
-		--report $(VENV)/demo.html
-	@echo 'The same as pictures: $(VENV)/demo.html'
+		--report $(VENV)/replay.html
+	@echo 'The same as pictures: $(VENV)/demo.html and $(VENV)/replay.html'
 
 test: rust-checks rust-tests python-checks python-tests
 	$(call say,everything passed)
@@ -84,6 +86,8 @@ bench: $(VENV)/.installed
 	$(CARGO) bench --locked
 	$(call say,the binding)
 	$(BIN)/python benches/python/bench_binding.py
+	$(call say,int8 checkpoints)
+	$(BIN)/python benches/python/bench_quant.py
 
 clean:
 	$(CARGO) clean

@@ -57,6 +57,7 @@ def replay_command(  # noqa: PLR0913 - one argument an option
       that keeps only its running state has it there only if it does the same.)
 
     * `branches`: where an earlier request had the KV, but no state, so that this one leaves it for the next.
+      (Alone it keeps nothing, as KV enters the tree only with a state: combine it.)
 
     * `every:N`: at each multiple of N tokens, whole pages.
 
