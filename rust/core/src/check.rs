@@ -60,6 +60,7 @@ impl Tree {
         self.check_queue(&mut report, &self.kv_queue, "KV");
         self.check_queue(&mut report, &self.state_queue, "state");
         self.check_receipts(&mut report);
+        self.check_events(&mut report);
         report.0
     }
 
@@ -245,6 +246,19 @@ impl Tree {
             report.expect(11, owed == kept, || {
                 format!("node {index} has (KV, state) locks {kept:?}, its receipts say {owed:?}")
             });
+        }
+    }
+}
+
+impl Tree {
+    fn check_events(&self, report: &mut Report) {
+        let Some(events) = &self.events else { return };
+        for (name, root) in self.namespaces.sorted() {
+            for node in self.below(root) {
+                report.expect(12, events.knows(&self.nodes, node, name), || {
+                    format!("the page hashes of node {node} are not those of its tokens")
+                });
+            }
         }
     }
 }

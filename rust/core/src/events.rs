@@ -92,26 +92,45 @@ impl EventLog {
 
     /// A new leaf: all its pages are new.
     pub(crate) fn stored(&mut self, nodes: &Arena, node: u32, namespace: Option<&str>) {
-        let (parent, tokens) = (nodes[node].parent, &nodes[node].tokens);
-        let above = if nodes[parent].is_root() { None } else { self.last(parent).copied() };
+        let digests = self.chain(nodes, node, namespace);
         let name: Option<Arc<str>> = namespace.map(Into::into);
-        let mut before = above.or_else(|| namespace.map(namespace_digest));
-        let mut parent_hash = above.as_ref().map(hash);
-        let mut digests = Vec::with_capacity(nodes[node].units() / self.page_size);
-        for from in (0..nodes[node].units()).step_by(self.page_size) {
-            let page = &tokens[from..from + self.page_size + usize::from(self.bigram)];
-            let digest = self.page_digest(before.as_ref(), page);
-            self.queue.push(Event::BlockStored {
-                hash: hash(&digest),
-                parent: parent_hash,
+        let mut parent = self.last_above(nodes, node).map(hash);
+        for (digest, page) in digests.iter().zip(self.pages(nodes, node)) {
+            let stored = Event::BlockStored {
+                hash: hash(digest),
+                parent: parent.replace(hash(digest)),
                 tokens: page.into(),
                 namespace: name.clone(),
-            });
-            parent_hash = Some(hash(&digest));
-            before = Some(digest);
-            digests.push(digest);
+            };
+            self.queue.push(stored);
         }
         self.set(node, digests.into());
+    }
+
+    /// Whether the digests of a node are those of its pages.
+    pub(crate) fn knows(&self, nodes: &Arena, node: u32, namespace: Option<&str>) -> bool {
+        self.digests.get(node as usize).is_some_and(|kept| **kept == self.chain(nodes, node, namespace))
+    }
+
+    /// The digests of a node's pages, after what is kept of its parent.
+    fn chain(&self, nodes: &Arena, node: u32, namespace: Option<&str>) -> Vec<Digest> {
+        let above = self.last_above(nodes, node).copied();
+        let mut before = above.or_else(|| namespace.map(namespace_digest));
+        let digest = |page| *before.insert(self.page_digest(before.as_ref(), page));
+        self.pages(nodes, node).map(digest).collect()
+    }
+
+    /// The digest of the last page before a node.
+    fn last_above(&self, nodes: &Arena, node: u32) -> Option<&Digest> {
+        let parent = nodes[node].parent;
+        if nodes[parent].is_root() { None } else { self.last(parent) }
+    }
+
+    /// The tokens of each page of a node's edge; for bigram keys one more than a page.
+    fn pages<'a>(&self, nodes: &'a Arena, node: u32) -> impl Iterator<Item = &'a [i64]> + use<'a> {
+        let (size, overlap) = (self.page_size, usize::from(self.bigram));
+        let node = &nodes[node];
+        (0..node.units()).step_by(size).map(move |from| &node.tokens[from..from + size + overlap])
     }
 
     /// A node is deleted: its pages are gone.

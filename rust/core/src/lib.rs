@@ -24,6 +24,7 @@
 //!    table agree.
 //! 10. Each queue gives the same nodes from both ends, in the order of their stamps; its heap is in order.
 //! 11. The lock counts are exactly those of the receipts that are held, and one on the path of each pending state.
+//! 12. With events on, the hashes kept of a node's pages are those of its tokens, chained from the root.
 
 mod account;
 pub mod alloc;

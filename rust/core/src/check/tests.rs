@@ -2,7 +2,7 @@
 
 use crate::arena::NONE;
 use crate::node::Standing;
-use crate::{Config, Entry, NodeId, Start, Tree};
+use crate::{Config, Entry, EventMode, NodeId, Start, Tree};
 
 /// Three paths under one root: `[1 2] -> [3 4]`, `[1 2] -> [5]`, and `[9]`, which is locked.
 struct Fixture {
@@ -179,6 +179,15 @@ fn a_heap_out_of_order() {
         assert!(matches!(f.tree.nodes[leaf].kv.standing, Standing::Heaped { .. }));
         f.tree.kv_queue.heap[0].stamp += 1;
     });
+}
+
+#[test]
+fn a_page_hash_of_other_tokens() {
+    let mut tree = Tree::new(Config { events: EventMode::Blocks, ..Config::default() }).unwrap();
+    let leaf = insert(&mut tree, &[1, 2], &[1, 2], 0, 1).index;
+    assert_eq!(named(&tree), []);
+    tree.nodes[leaf].tokens[1] = 3;
+    assert_eq!(named(&tree), [12]);
 }
 
 #[test]

@@ -140,7 +140,7 @@ impl Tree {
     }
 
     /// All nodes below a root, parents before their children.
-    fn below(&self, root: u32) -> Vec<u32> {
+    pub(crate) fn below(&self, root: u32) -> Vec<u32> {
         let mut found: Vec<u32> = children::of(&self.nodes, root).collect();
         let mut next = 0;
         while let Some(&node) = found.get(next) {
