@@ -1,18 +1,17 @@
 """A toy engine around `HybridRadixCache`, whose bytes tell what they are.
 
-The KV of a token holds a chain number over (namespace, tokens up to it) and its position; a state holds the chain number
-and its length in its conv window, which is always kept exactly, and a decaying sum over the tokens in its temporal part.
-The engine computes all of that from what it finds in the request's own slots, and looks at what it finds before it goes
-on: a wrong slot, a stale state or a missed copy shows in the next pass.
+The KV of a token holds a chain number over (namespace, tokens up to it) and its position. A state holds the chain number
+and its length in its conv window, which is always kept exactly, and a decaying sum over the tokens in its temporal
+part. The engine computes all of that from what it finds in the request's own slots, and looks at what it finds before
+it goes on: a wrong slot, a stale state or a missed copy shows in the next pass.
 
 The device is a queue: copies and passes are launched in order and carried out later, while the host goes on.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,9 @@ import torch
 from stemcache.cache.copies import PendingCopies
 from stemcache.cache.hybrid import HybridRadixCache, PrefixMatch, Request
 from stemcache.pools import ConvWindow, HybridPools, KvLayout, StateLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -44,7 +46,8 @@ def chain(before: float, token: int, namespace: str | None) -> float:
 def kick(token: int, namespace: str | None, at: int) -> Floats:
     """What a token adds to the temporal state."""
     base = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
-    return np.sin(base * (token * 1.7 + salt(namespace) * 2.3 + (at % 11) * 1.1)).astype(np.float32)
+    wave: Floats = np.sin(base * (token * 1.7 + salt(namespace) * 2.3 + (at % 11) * 1.1)).astype(np.float32)
+    return wave
 
 
 @lru_cache(maxsize=100_000)

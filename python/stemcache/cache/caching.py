@@ -151,8 +151,10 @@ class Cacher:
         return Placement(source.slot, moved, slots[0]) if moved else Placement(slots[0], moved)
 
     def _exists(self, req: Request, length: int) -> bool:
-        """Whether the tree has a state there already."""
+        """Whether the tree has a state there already, or will have the request's own."""
         start, node = req.cache_protected_len, req.last_node
+        if start == length and node is not None and self._copies.writes_into(node):
+            return True
         where = {"namespace": req.extra_key} if node is None else {"after": node}
         found = self._resources.index.peek(req.tokens(start, length), **where)
         return found.length == length and found.node is not None

@@ -119,6 +119,10 @@ class CopyQueue:
         """The copies, taken or not, that read or write this running slot."""
         return [job for job in (*self._waiting, *self._taken) if slot in self._running_slots(job)]
 
+    def writes_into(self, node: int) -> bool:
+        """Whether a copy, taken or not, will put a state at this node's end."""
+        return any(job.node == node for job in (*self._waiting, *self._taken))
+
     def take(self) -> PendingCopies:
         """Everything that waits, as one batch. What is launched later finds the states written."""
         jobs = tuple(self._waiting)
@@ -128,6 +132,8 @@ class CopyQueue:
         for job in jobs:
             slots, slot = self._ends(job)[0]
             slots.mark(slot, job.depth)
+            if job.request is not None:
+                job.request.mamba_needs_clear = False
         clear = np.array([job.target for job in jobs if job.kind is Kind.CLEAR], dtype=np.int64)
         copy, store, load = (_pairs(jobs, kind) for kind in (Kind.COPY, Kind.STORE, Kind.LOAD))
         return PendingCopies(clear, copy, store, load, jobs)
@@ -143,6 +149,8 @@ class CopyQueue:
             self._release(job)
             if job.request is not None:
                 self._of[job.request].remove(job)
+                if job.source is not None:
+                    job.request.mamba_cow_src_index = None
 
     def cancel(self, request: Request) -> list[Job]:
         """Drops what waits to be written into a request's slots; what was taken already goes on, for nobody."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stemcache._core import Evicted, Insert, Lock, RadixIndex
 from stemcache.cache import modes
 from stemcache.cache.caching import Cacher, check_written
-from stemcache.cache.copies import CopyQueue, Kind, PendingCopies
+from stemcache.cache.copies import CopyQueue, PendingCopies
 from stemcache.cache.counters import Skips
 from stemcache.cache.guard import exclusive
 from stemcache.cache.inspection import Inspection
@@ -176,7 +176,7 @@ class HybridRadixCache(Inspection):
     def tracked(self, req: Request, length: int) -> None:
         """The pass launched last writes the state after `length` tokens into the slot that `track_slot` named.
 
-        Call it after that pass's `commit`: a state past the committed tokens has consumed rejected drafts, and is dropped.
+        Call it after that pass's `commit`: a state past the committed tokens has consumed rejected drafts: it is dropped.
 
         Raises:
             InvalidArgumentError: no slot was named since the last report; a mode without track slots; a length that the
@@ -187,11 +187,7 @@ class HybridRadixCache(Inspection):
     @exclusive
     def take_pending_copies(self) -> PendingCopies:
         """The copies that wait, as one batch for the forward stream; run it before the next pass."""
-        copies = self._copies.take()
-        for job in copies.jobs:
-            if job.request is not None:
-                job.request.mamba_needs_clear = False
-        return copies
+        return self._copies.take()
 
     @exclusive
     def copies_done(self, copies: PendingCopies) -> None:
@@ -204,8 +200,6 @@ class HybridRadixCache(Inspection):
         self._cacher.settle(jobs)
         for job in jobs:
             self._resources.unlock(*job.pins)
-            if job.request is not None and job.kind is not Kind.CLEAR:
-                job.request.mamba_cow_src_index = None
         self._copies.finish(jobs)
 
     # ---- Caching ----

@@ -63,6 +63,10 @@ class CacheCollector(Collector):
     def __init__(self, cache: "HybridRadixCache") -> None:
         self._cache = weakref.ref(cache)
 
+    def describe(self) -> Iterator[Metric]:
+        """Their names, by which a registry knows one that is shown already."""
+        return self.collect()
+
     def collect(self) -> Iterator[Metric]:
         """All metrics, as they are now."""
         cache = self._cache()
