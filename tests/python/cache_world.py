@@ -1,6 +1,6 @@
 """A toy engine around `HybridRadixCache`, whose bytes tell what they are.
 
-The KV of a token holds a chain number over (namespace, tokens up to it) and its position. A state holds the chain number
+The KV of a token holds a chain number over (namespace, tokens up to it) and its position. A state holds the chain
 and its length in its conv window, which is always kept exactly, and a decaying sum over the tokens in its temporal
 part. The engine computes all of that from what it finds in the request's own slots, and looks at what it finds before
 it goes on: a wrong slot, a stale state or a missed copy shows in the next pass.
@@ -230,6 +230,8 @@ class World:
         slots = self.pools.rows.read(row, 0, stop)
         assert self.pools.rows.req_to_token[row, :stop].tolist() == slots.tolist()
         assert self.pools.rows.state_slot.tensor[row].tolist() == [running]
+        tracks = [slot or 0 for slot in req.mamba_ping_pong_track_buffer]
+        assert self.pools.rows.track_slot.tensor[row].tolist()[: len(tracks)] == tracks
         # Drafts are guesses: they are not the request's tokens.
         tokens = (*life.tokens(accepted), *[99] * (stop - accepted))
         resume, kept = life.kept if life.kept_length is not None else None, []

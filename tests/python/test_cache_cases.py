@@ -9,6 +9,8 @@ Impossible by construction, or another part's:
 """
 
 import logging
+import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -848,3 +850,38 @@ def test_stats_say_why_things_were_evicted() -> None:
     assert (stats["evicted_tokens_kv_needed"], stats["evicted_tokens_asked"]) == (8, 4)
     assert (stats["kv_available"], stats["kv_total"], stats["state_available"]) == (10, 10, 2)
     assert torch.equal(world.pools.rows.req_to_token, torch.zeros_like(world.pools.rows.req_to_token))
+
+
+# ---- Threads ----
+
+
+def serve(world: World, worker: int) -> int:
+    """Requests with a shared prefix, in pools that are too small for all; how many were served."""
+    rng, served, cache = random.Random(worker), 0, world.cache
+    for _ in range(60):
+        life = world.request([1, 2, 3, *(rng.randrange(4) for _ in range(rng.randrange(1, 9)))])
+        found = cache.match_prefix(req=life.req, lock=True, cow_mamba=True)
+        if found.cow != "no slot" and cache.admit(life.req) and cache.extend(life.req, len(life.req)):
+            copies = cache.take_pending_copies()
+            copies.run(world.pools)
+            slot = cache.track_slot(life.req) if world.tracks else None
+            cache.commit(life.req, len(life.req))
+            if slot is not None:
+                cache.tracked(life.req, len(life.req))
+            cache.cache_unfinished_req(life.req)
+            cache.copies_done(copies)
+            served += 1
+        cache.cache_finished_req(life.req, is_insert=rng.random() < 0.7)
+        if rng.random() < 0.1:
+            cache.sanity_check()
+    return served
+
+
+def test_many_threads_lose_nothing(mode: str, checkpoint: str | None) -> None:
+    world = World(mode, 1, checkpoint, kv_tokens=40, states=10, checkpoint_states=3)
+    with ThreadPoolExecutor(4) as pool:
+        served = [pool.submit(serve, world, worker) for worker in range(4)]
+        assert sum(future.result(timeout=60) for future in served) > 40
+    world.settle()
+    assert (world.cache.stats()["live_requests"], world.cache.index.stats().locks_held) == (0, 0)
+    world.assert_whole()

@@ -74,7 +74,7 @@ class HybridRadixCache(Inspection):
         self._resources = Resources(self.index, pools)
         self._copies = CopyQueue(self._resources.running, self._resources.cached)
         self._requests = RunningRequests(self._resources, self._copies, self.mode, self.skips)
-        self._matcher = Matcher(self._resources, self._copies, self._requests.hold, disable=disable)
+        self._matcher = Matcher(self._resources, self._copies, self._requests.hold)
         self._cacher = Cacher(self._resources, self._copies, self._requests, self.mode, self.skips)
         if metrics is not False:
             from stemcache.cache.metrics import show  # noqa: PLC0415 # prometheus-client is an extra
@@ -176,7 +176,8 @@ class HybridRadixCache(Inspection):
     def tracked(self, req: Request, length: int) -> None:
         """The pass launched last writes the state after `length` tokens into the slot that `track_slot` named.
 
-        Call it after that pass's `commit`: a state past the committed tokens has consumed rejected drafts: it is dropped.
+        Call it after that pass's `commit`: a state past the committed tokens has consumed rejected drafts, and is
+        dropped.
 
         Raises:
             InvalidArgumentError: no slot was named since the last report; a mode without track slots; a length that the
@@ -212,7 +213,7 @@ class HybridRadixCache(Inspection):
 
         Args:
             req: a request that runs.
-            chunked: more of its prompt follows. (The same is done either way; engines say it.)
+            chunked: more of its prompt follows; the same is done either way.
 
         Returns:
             Whether it was cached.

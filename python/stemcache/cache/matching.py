@@ -47,21 +47,15 @@ class Matcher:
         resources: the tree and the pools.
         copies: where COW copies are queued.
         hold: says that a request holds something from now on.
-        disable: match nothing.
     """
 
-    def __init__(
-        self, resources: Resources, copies: CopyQueue, hold: Callable[[Request], None], *, disable: bool
-    ) -> None:
+    def __init__(self, resources: Resources, copies: CopyQueue, hold: Callable[[Request], None]) -> None:
         self._resources = resources
         self._copies = copies
         self._hold = hold
-        self._disable = disable
 
     def find(self, tokens: Any, namespace: str | None, limit: int | None, after: int | None, lock: bool) -> Match:
-        """A match; in a disabled cache one of nothing."""
-        if self._disable:
-            return self._resources.index.match((), namespace=namespace, lock=lock)
+        """A match. (In a disabled cache nothing is ever inserted.)"""
         where = {} if after is not None and namespace is None else {"namespace": namespace}
         return self._resources.index.match(tokens, limit=limit, after=after, lock=lock, **where)
 
