@@ -176,8 +176,7 @@ class HybridRadixCache(Inspection):
     def tracked(self, req: Request, length: int) -> None:
         """The pass launched last writes the state after `length` tokens into the slot that `track_slot` named.
 
-        Call it after that pass's `commit`: a state past the committed tokens has consumed rejected drafts, and is
-        dropped.
+        Call it after that pass's `commit`: a state past the committed tokens, of rejected drafts, is dropped.
 
         Raises:
             InvalidArgumentError: no slot was named since the last report; a mode without track slots; a length that the

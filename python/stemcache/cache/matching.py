@@ -55,7 +55,7 @@ class Matcher:
         self._hold = hold
 
     def find(self, tokens: Any, namespace: str | None, limit: int | None, after: int | None, lock: bool) -> Match:
-        """A match. (In a disabled cache nothing is ever inserted.)"""
+        """A match. A disabled cache has nothing to find: nothing is ever inserted."""
         where = {} if after is not None and namespace is None else {"namespace": namespace}
         return self._resources.index.match(tokens, limit=limit, after=after, lock=lock, **where)
 

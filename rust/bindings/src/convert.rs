@@ -12,7 +12,7 @@ use stemcache::{EventMode, NodeId, Start};
 use crate::errors::{invalid, stale};
 
 /// Calls on this many numbers give up the GIL; for fewer, that and the copy cost more than they gain.
-const LONG: usize = 1 << 17;
+const LONG: usize = 1 << 20;
 
 /// One-dimensional int64 numbers: a borrowed array where that is possible.
 ///
