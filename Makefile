@@ -17,7 +17,7 @@ help:
 	@echo 'make demo    set up, then a model in conversation, and a serving workload, through the cache'
 	@echo 'make test    set up, then run every check and test'
 	@echo 'make deep    the model tests at length: over a million operations (some minutes)'
-	@echo 'make bench   the benchmarks: the core (criterion), the binding, int8 checkpoints'
+	@echo 'make bench   the benchmarks: the core (criterion), the binding, int8 checkpoints, memory'
 	@echo 'VENV=dir     use another virtual environment than .venv'
 
 $(BIN)/uv:
@@ -88,6 +88,8 @@ bench: $(VENV)/.installed
 	$(BIN)/python benches/python/bench_binding.py
 	$(call say,int8 checkpoints)
 	$(BIN)/python benches/python/bench_quant.py
+	$(call say,memory)
+	$(BIN)/python benches/python/bench_memory.py
 
 clean:
 	$(CARGO) clean
