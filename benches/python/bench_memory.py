@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
 from stemcache import RadixIndex
 
 LEAVES = 100_000
