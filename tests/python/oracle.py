@@ -31,6 +31,13 @@ class Node:
     ident: int
     state: int | None = None
     lost_state: bool = False
+    # The state is still to be written: nobody can use, lock or evict it.
+    pending: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can go on from the state."""
+        return self.state is not None and not self.pending
 
 
 @dataclass
@@ -140,9 +147,10 @@ class Oracle:
         pages = self.prefixes((key[0], key[1][:cap]), self.slots)
         kv_length = len(pages[-1][1]) if pages else 0
         path = self.prefixes((key[0], key[1][:kv_length]), self.nodes)
-        hit = next((node for node in reversed(path) if self.nodes[node].state is not None), (key[0], ()))
+        hit = next((node for node in reversed(path) if self.nodes[node].usable), (key[0], ()))
         length = len(hit[1])
         branching = kv_length // self.chunk_size * self.chunk_size
+        written = any(self.nodes[node].pending and len(node[1]) == branching for node in path)
         node = self.nodes.get(hit)
         if touch:
             self.touch_path(hit)
@@ -152,7 +160,7 @@ class Oracle:
             node=None if node is None else node.ident,
             state_slot=None if node is None else node.state,
             kv_length=kv_length,
-            branching_length=branching if branching > length else None,
+            branching_length=branching if branching > length and not written else None,
             reason=self.reason(key, cap, kv_length, length),
         ), hit
 
@@ -178,6 +186,8 @@ class Oracle:
         state: int,
         owned: int,
         state_length: int | None,
+        *,
+        ready: bool = True,
     ) -> tuple[Stored, Place]:
         """The answer, and the place of the key's end."""
         key = self.key(start, tokens)
@@ -198,7 +208,7 @@ class Oracle:
             self.slots[key[0], key[1][: at + self.page_size]] = slots[at - base : at - base + self.page_size]
         self.touch_path((key[0], key[1][:known]))
         self.split((key[0], key[1][:known]))
-        exists = self.put_state(key, state)
+        exists = self.put_state(key, state, ready=ready)
         return Stored(known, state_exists=exists, freed_slots=freed, node=self.nodes[key].ident), key
 
     def slot_mistakes(self, given: list[int], state: int) -> Mistakes:
@@ -216,13 +226,14 @@ class Oracle:
         self.bear(upper)
         self.touch(child)
 
-    def put_state(self, end: Place, state: int) -> bool:
+    def put_state(self, end: Place, state: int, *, ready: bool) -> bool:
         """Makes the end a node with a state; whether it had one."""
         if end not in self.nodes:
             self.bear(end)
         exists = self.nodes[end].state is not None
         if not exists:
             self.nodes[end].state = state
+            self.nodes[end].pending = not ready
             self.state_order.append(end)
         self.touch(end)
         return exists
@@ -271,7 +282,7 @@ class LockingOracle(Oracle):
     def lock(self, on: Place) -> Receipt:
         """A new receipt for a node, or for nothing."""
         node = self.nodes.get(on)
-        self.receipts.append(Receipt(on, node is not None and node.state is not None, self.life))
+        self.receipts.append(Receipt(on, node is not None and node.usable, self.life))
         return self.receipts[-1]
 
     def check_held(self, receipt: Receipt, *, state: bool = False) -> None:
@@ -286,12 +297,36 @@ class LockingOracle(Oracle):
         return [receipt for receipt in self.receipts if receipt.held and receipt.life == self.life]
 
     def kv_locked(self, node: Place) -> bool:
-        """Whether a lock lies on a node or below it."""
-        return any(node in self.prefixes(receipt.on, self.nodes) for receipt in self.held())
+        """Whether a lock lies on a node or below it; a state that is still to be written is one."""
+        pending = [place for place, there in self.nodes.items() if there.pending]
+        return any(node in self.prefixes(on, self.nodes) for on in [*(receipt.on for receipt in self.held()), *pending])
 
     def state_locked(self, node: Place) -> bool:
-        """Whether a lock holds a node's state."""
-        return any(receipt.state and receipt.on == node for receipt in self.held())
+        """Whether a lock holds a node's state, or it is still to be written."""
+        return self.nodes[node].pending or any(receipt.state and receipt.on == node for receipt in self.held())
+
+    def publish(self, ident: int) -> None:
+        """A state was written."""
+        self.pending_node(ident).pending = False
+
+    def discard(self, ident: int) -> Freed:
+        """A state is not worth keeping; nor is its node, if nothing needs it."""
+        freed, node = Freed(), self.pending_node(ident)
+        place, lost = self.place_of(ident), node.lost_state
+        node.pending = False
+        if self.below(place) or self.kv_locked(place):
+            self.take_state(place, freed)
+            node.lost_state = lost
+        else:
+            self.delete_upwards(place, freed)
+        return freed
+
+    def pending_node(self, ident: int) -> Node:
+        """The node, if its state is still to be written."""
+        node = self.nodes[self.place_of(ident)]
+        if not node.pending:
+            raise Refused({stemcache.InvalidArgumentError})
+        return node
 
     def evict(self, tokens: int, states: int) -> Freed:
         """Tokens first, then states."""

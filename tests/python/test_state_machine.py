@@ -26,6 +26,7 @@ LIMITS = st.none() | st.integers(0, 8)
 LETTERS = st.sampled_from([(1, 1), (1, 1), (2, 2), (2, 2), (1, 2)])
 PAGES = st.integers(0, 5).flatmap(lambda size: st.lists(LETTERS, min_size=size, max_size=size))
 TAILS = st.sampled_from([0, 0, 0, 1, 3])
+READY = st.sampled_from([True, True, True, False])
 SELDOM = st.sampled_from([False] * 15 + [True])
 OWNED = st.sampled_from(["all", "all", "all", "some", "none", "too many"])
 FAULTS = st.sampled_from([None] * 30 + ["zero", "negative", "twice", "taken", "short", "state taken", "state 0"])
@@ -189,6 +190,7 @@ class IndexMachine(RuleBasedStateMachine):
         owned=OWNED,
         fault=FAULTS,
         kind=KINDS,
+        ready=READY,
     )
     def insert(
         self,
@@ -199,8 +201,10 @@ class IndexMachine(RuleBasedStateMachine):
         owned: str,
         fault: str | None,
         kind: str,
+        ready: bool,
     ) -> None:
         start, where = self.start(after, namespace)
+        where["state_ready"] = ready
         if start is None:
             with pytest.raises(stemcache.StaleNodeError):
                 self.index.insert([1] * 200, list(range(1, 201)), 1, **where)
@@ -213,14 +217,16 @@ class IndexMachine(RuleBasedStateMachine):
             lambda: self.index.insert(
                 convert(kind, ids), convert(kind, slots), state, owned=rest, state_length=length, **where
             ),
-            lambda: self.oracle.insert(start, ids, slots, state, rest, length),
+            lambda: self.oracle.insert(start, ids, slots, state, rest, length, ready=ready),
         )
         if answers is not None:
             self.same_insert(*answers)
 
     @precondition(lambda self: self.locks)
-    @rule(which=NUMBERS, pages=PAGES, tail=TAILS, owned=OWNED, fault=FAULTS)
-    def advance(self, which: int, pages: list[tuple[int, int]], tail: int, owned: str, fault: str | None) -> None:
+    @rule(which=NUMBERS, pages=PAGES, tail=TAILS, owned=OWNED, fault=FAULTS, ready=READY)
+    def advance(
+        self, which: int, pages: list[tuple[int, int]], tail: int, owned: str, fault: str | None, ready: bool
+    ) -> None:
         lock, receipt = self.locks[which % len(self.locks)]
         ids = self.tokens(pages, tail, receipt.on)
         entry = self.entry(receipt.on, ids, owned, fault)
@@ -228,15 +234,31 @@ class IndexMachine(RuleBasedStateMachine):
 
         def model() -> Any:
             self.oracle.check_held(receipt)
-            return self.oracle.insert(receipt.on, ids, slots, state, rest, length)
+            return self.oracle.insert(receipt.on, ids, slots, state, rest, length, ready=ready)
 
-        answers = self.both(lambda: self.index.advance(lock, ids, slots, state, owned=rest, state_length=length), model)
+        settings = {"owned": rest, "state_length": length, "state_ready": ready}
+        answers = self.both(lambda: self.index.advance(lock, ids, slots, state, **settings), model)
         if answers is not None:
             got, expected = answers
             receipt.held = False
             self.same_insert(got.insert, expected)
             assert got.slots.tolist() == self.oracle.slots_of(expected[1], len(receipt.on[1]))
             self.locks.append((got.lock, self.oracle.lock(expected[1])))
+
+    @precondition(lambda self: self.nodes)
+    @rule(which=NUMBERS, keep=st.booleans())
+    def settle(self, which: int, keep: bool) -> None:
+        """A state that waited is published or discarded; mostly one that did wait."""
+        waiting = [
+            pair for pair in self.nodes if any(n.pending and n.ident == pair[1] for n in self.oracle.nodes.values())
+        ]
+        handle, ident = (waiting or self.nodes)[which % len(waiting or self.nodes)]
+        if keep:
+            self.both(lambda: self.index.publish_state(handle), lambda: self.oracle.publish(ident))
+            return
+        answers = self.both(lambda: self.index.discard_state(handle), lambda: self.oracle.discard(ident))
+        if answers is not None:
+            self.same_evicted(*answers)
 
     @precondition(lambda self: self.nodes)
     @rule(which=NUMBERS)
@@ -289,15 +311,17 @@ class IndexMachine(RuleBasedStateMachine):
             pages = [random.choice([(1, 1), (2, 2), (1, 2)]) for _ in range(random.randrange(5))]
             tail = random.choice([0, 0, 0, 2])
             after = random.choice([None, None, None, random.randrange(len(self.nodes) + 1)])
-            match random.choice("mmmiiiiialusee"):
+            match random.choice("mmmiiiiialuseept"):
                 case "m":
                     limit = random.choice([None, None, random.randrange(6)])
                     self.match(pages, tail, None, after, limit, random.random() < 0.3, "list")
                 case "i":
                     owned = random.choice(["all", "all", "some", "none"])
-                    self.insert(pages, tail, None, after, owned, None, "list")
+                    self.insert(pages, tail, None, after, owned, None, "list", random.random() < 0.8)
                 case "a" if self.locks:
-                    self.advance(random.randrange(len(self.locks)), pages, tail, "all", None)
+                    self.advance(random.randrange(len(self.locks)), pages, tail, "all", None, random.random() < 0.8)
+                case "p" | "t" as what if self.nodes:
+                    self.settle(random.randrange(len(self.nodes)), what == "p")
                 case "l" if self.nodes:
                     self.lock(random.randrange(len(self.nodes)))
                 case "u" | "s" as what if self.locks:
@@ -337,7 +361,7 @@ class IndexMachine(RuleBasedStateMachine):
         if self.events:
             assert len(self.pages) == len(self.oracle.slots)
         if self.events == "states":
-            assert len(self.states) == len(self.oracle.state_order)
+            assert len(self.states) == sum(node.usable for node in self.oracle.nodes.values())
 
 
 TestIndex = IndexMachine.TestCase
