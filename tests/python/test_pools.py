@@ -426,7 +426,7 @@ def test_a_model_without_attention_has_no_kv_bytes() -> None:
 
 
 def test_pools_that_do_not_fit_are_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CASES 59: also the checkpoints count."""
+    """Public case 59 (checkpoints outside the budget): also the checkpoints count."""
     needed = HybridPools.bytes_needed(64, 5, layout=STATE, kv_layout=KV, checkpoint="int8", checkpoint_states=7)
     allocated: list[object] = []
     monkeypatch.setattr(torch, "zeros", lambda *shape, **_: allocated.append(shape))

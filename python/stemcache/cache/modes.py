@@ -1,4 +1,4 @@
-"""Where a request's cacheable state lies, by mode (SPEC section 6)."""
+"""Where a request's cacheable state lies, by mode."""
 
 from dataclasses import dataclass
 from typing import Protocol

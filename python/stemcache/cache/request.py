@@ -1,4 +1,4 @@
-"""What the cache keeps of one request while it lives. The names are those that serving code uses (SPEC section 6)."""
+"""What the cache keeps of one request while it lives. The names are those that serving code uses."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
